@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV   ?= .venv
+PIP    := $(VENV)/bin/python -m pip
+OUT    ?= runs/first
+
+.PHONY: help run test lint bench clean
+help:            ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+run: $(VENV)/.ready  ## set up, then train PRISM over ten clients on embedded digits
+	@if [ -e $(OUT)/settings.toml ]; then $(VENV)/bin/vitrail resume $(OUT); else $(VENV)/bin/vitrail run prism out=$(OUT); fi
+
+test: $(VENV)/.ready-dev  ## set up, then run the tests
+	$(VENV)/bin/python -m pytest
+
+lint: $(VENV)/.ready-dev  ## ruff and mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.ready-dev  ## what the engine costs, in time and memory
+	$(VENV)/bin/python benchmarks/engine.py
+
+clean:           ## remove the virtual environment and caches (runs stay)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.ready

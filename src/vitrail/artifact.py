@@ -1,0 +1,128 @@
+"""The model file: safetensors, nothing executable, the same pictures for the same seed after loading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail import state as store
+from vitrail.errors import Malformed, VitrailError
+from vitrail.grid import write_grid
+from vitrail.methods.base import Model
+from vitrail.rng import Rng
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A trained generator.
+
+    `sample` draws pictures in [0, 1]; the same seed gives the same pictures.
+    """
+
+    net: nn.Module
+    z: int
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    about: dict[str, Any]
+
+    def labels(self, n: int, label: int | str | Sequence[int] | Tensor | None = None) -> Tensor | None:
+        """Labels for n pictures: one for all, a list of them, or all classes in turn."""
+        if not self.classes:
+            if label is not None:
+                raise VitrailError("this generator was trained without labels; leave the label out")
+            return None
+        if label is None:
+            return torch.arange(n) % len(self.classes)
+        if isinstance(label, str):
+            if label not in self.classes:
+                raise VitrailError(f"label {label!r} is not known; this generator has {', '.join(self.classes)}")
+            label = self.classes.index(label)
+        y = torch.as_tensor(label, dtype=torch.int64).expand(n) if np.ndim(label) == 0 else torch.as_tensor(label)
+        if y.shape != (n,) or not ((y >= 0) & (y < len(self.classes))).all():
+            raise VitrailError(f"labels must be {n} numbers from 0 to {len(self.classes) - 1}, these are {label!r}")
+        return y
+
+    @torch.no_grad()
+    def sample(self, n: int = 64, label: int | str | Sequence[int] | Tensor | None = None, seed: int = 0) -> Tensor:
+        """n pictures, float32 (n, channels, height, width) in [0, 1]."""
+        y = self.labels(n, label)
+        z = torch.randn(n, self.z, generator=Rng((seed,)).child("sample").torch())
+        batches = [self.net(z[at : at + 256], None if y is None else y[at : at + 256]) for at in range(0, n, 256)]
+        return torch.cat(batches).add_(1).div_(2).clamp_(0, 1) if batches else torch.empty(0, *self.shape)
+
+    def grid(self, path: str | Path, n: int = 64, label: int | str | Sequence[int] | None = None, seed: int = 0) -> None:
+        """Write a PNG of n pictures; with labels, a column for each class."""
+        columns = len(self.classes) if self.classes and label is None else 0
+        write_grid(Path(path), self.sample(n, label, seed), columns)
+
+
+def _masked(tree: dict[str, Any]) -> Any:
+    """seed + mask: the frozen weights are drawn again, BatchNorm's statistics come from noise."""
+    from vitrail.nets.generators import build
+    from vitrail.nets.masked import Masked, recalibrate
+
+    masked = Masked(build(tree["generator"], tuple(tree["shape"]), tree["classes"]), tree["seed"])
+    bits = np.unpackbits(tree["mask"])
+    if tree["mask"].dtype != np.uint8 or tree["mask"].shape != (-(-masked.size // 8),) or bits[masked.size :].any():
+        raise Malformed(f"a mask of {tree['mask'].shape} bytes does not fit {masked.size} weights")
+    net = masked.fix(torch.from_numpy(bits[: masked.size].astype(np.float32)))
+    draw = Rng((tree["seed"],)).child("batch statistics").torch()
+    batches: list[tuple[Tensor, ...]] = []
+    for _ in range(8):
+        z = torch.randn(64, net.z, generator=draw)  # type: ignore[arg-type]
+        y = torch.randint(tree["classes"], (64,), generator=draw) if tree["classes"] else None
+        batches.append((z,) if y is None else (z, y))
+    return recalibrate(net, batches)
+
+
+def _dense(tree: dict[str, Any]) -> Any:
+    """Ordinary weights of a DCGAN."""
+    from vitrail.nets.dcgan import Generator as DcGan
+
+    net = DcGan(tuple(tree["shape"]), tree["classes"], tree["width"], tree["z"])
+    net.load_state_dict({k: v.float() for k, v in tree["weights"].items()})
+    return net.eval()
+
+
+READERS = {"masked": _masked, "dcgan": _dense}
+
+
+def save_model(path: Path, model: Model, classes: Sequence[str], about: dict[str, Any]) -> None:
+    """Write a model; `about` is what a person should know of it."""
+    tree = {"format": FORMAT, "kind": model.kind, "names": list(classes), "about": about, "model": model.tree}
+    store.save(path, tree, about={"format": "pt"})
+
+
+def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | None = None) -> Generator:
+    """A generator from what a method produced, exactly as it would be after a trip through a file."""
+    if model.kind not in READERS:
+        raise Malformed(f"a model of kind {model.kind!r}; known are {', '.join(READERS)}: is this version too old?")
+    try:
+        net = READERS[model.kind](model.tree)
+        return Generator(net, net.z, tuple(model.tree["shape"]), tuple(classes[: model.tree["classes"]]), about or {})
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
+        raise Malformed(f"its model does not fit together ({type(e).__name__}: {e})") from e
+
+
+def load(path: str | Path) -> Generator:
+    """Load a generator from a model file, or from a run's folder."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / "model.safetensors"
+    if not path.exists():
+        raise VitrailError(f"there is no model at {path}; give a run's folder or its model.safetensors")
+    tree = store.load(path)
+    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+        raise Malformed(f"{path} is not a vitrail model of format {FORMAT}")
+    try:
+        return open_model(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
+    except Malformed as e:
+        raise Malformed(f"{path}: {e}") from e

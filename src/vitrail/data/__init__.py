@@ -1,0 +1,55 @@
+"""Pictures: where they come from, and which client holds which."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrail.data.catalog import PARTITIONS, SOURCES
+    from vitrail.data.draw import draw_partition
+    from vitrail.data.given import from_arrays, from_torch
+    from vitrail.data.lookup import home
+    from vitrail.data.partitions import Partition, partition
+    from vitrail.data.pictures import Dataset, Pictures
+    from vitrail.data.sources import load
+    from vitrail.data.specs import parse_partition, parse_source
+
+__all__ = [
+    "PARTITIONS",
+    "SOURCES",
+    "Dataset",
+    "Partition",
+    "Pictures",
+    "draw_partition",
+    "from_arrays",
+    "from_torch",
+    "home",
+    "load",
+    "parse_partition",
+    "parse_source",
+    "partition",
+]
+
+_WHERE = {
+    "PARTITIONS": "catalog",
+    "SOURCES": "catalog",
+    "Dataset": "pictures",
+    "Partition": "partitions",
+    "Pictures": "pictures",
+    "draw_partition": "draw",
+    "from_arrays": "given",
+    "from_torch": "given",
+    "home": "lookup",
+    "load": "sources",
+    "parse_partition": "specs",
+    "parse_source": "specs",
+    "partition": "partitions",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for when it is asked for: the command line must answer before NumPy is loaded."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"vitrail.data.{_WHERE[name]}"), name)

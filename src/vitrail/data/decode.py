@@ -1,0 +1,78 @@
+"""From picture files to bytes."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from vitrail.data.arrays import as_bytes
+from vitrail.data.resize import fit
+from vitrail.errors import Malformed
+
+_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+def is_grey(image: Image.Image) -> bool:
+    """Whether a picture has one channel (and perhaps alpha)."""
+    return image.mode in _GREY
+
+
+@contextmanager
+def opened(file: str | IO[bytes], name: str) -> Iterator[Image.Image]:
+    """A picture, whose pixels are read only when asked for; what cannot be read is refused by name."""
+    try:
+        with warnings.catch_warnings():
+            # PIL only warns of a picture that would fill the memory, up to twice its limit.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as image:
+                yield image
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise Malformed(f"{name}: refused, too many pixels ({error})") from error
+    except UnidentifiedImageError as error:
+        raise Malformed(f"{name}: not a picture that can be decoded") from error
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        IndexError,
+        struct.error,
+        zlib.error,
+    ) as error:  # what PIL's readers raise
+        raise Malformed(f"{name}: cannot be decoded ({error})") from error
+
+
+def planes(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
+    """The bytes (c, h, w) of a picture, upright, in grey or in colour, without alpha."""
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode in ("I", "F") or upright.mode.startswith("I;"):
+        return _deep(upright, grey, name)
+    if grey:
+        return np.asarray(upright.convert("L"), np.uint8)[None]
+    # By way of RGBA, because a palette's transparent colour would otherwise stay a colour of its own.
+    straight = upright if upright.mode == "RGB" else upright.convert("RGBA").convert("RGB")
+    return np.ascontiguousarray(np.asarray(straight, np.uint8).transpose(2, 0, 1))
+
+
+def _deep(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
+    """A grey picture with 16 bits, scaled to 8; the range of more, or of floats, is anybody's guess."""
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise Malformed(f"{name}: grey values from {values.min()} to {values.max()}, expected 8 or 16 bits")
+    plane = as_bytes(values.astype(np.uint16), name)[None]
+    return plane if grey else np.repeat(plane, 3, axis=0)
+
+
+def decode(file: str | IO[bytes], grey: bool, size: int, name: str) -> NDArray[np.uint8]:
+    """The bytes (c, size, size) of a picture file."""
+    with opened(file, name) as image:
+        fitted: NDArray[np.uint8] = fit(planes(image, grey, name)[None], size)[0]
+        return fitted

@@ -1,0 +1,48 @@
+"""Arrays in a NumPy archive."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.data.arrays import gather
+from vitrail.data.pictures import Dataset
+from vitrail.data.request import Request
+from vitrail.errors import Malformed, VitrailError
+
+# Names of train pictures, train labels, test pictures and test labels. MedMNIST's val_ arrays stay unused.
+_CONVENTIONS = (
+    ("images", "labels", "", ""),
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("train_images", "train_labels", "test_images", "test_labels"),
+)
+
+
+def read(request: Request) -> Dataset:
+    """The pictures of an .npz file, by one of three naming conventions."""
+    path = Path(request.source.argument).expanduser()
+    if not path.is_file():
+        raise VitrailError(f"data={request.source}: there is no file {path}; give the path of an .npz file")
+    arrays = _arrays(path)
+    names = next((convention for convention in _CONVENTIONS if convention[0] in arrays), None)
+    if names is None:
+        wanted = ", ".join(convention[0] for convention in _CONVENTIONS)
+        raise Malformed(f"{path}: holds none of {wanted}")
+    images, labels, test_images, test_labels = (arrays.get(name) for name in names)
+    train, test, classes = gather((images, labels), (test_images, test_labels), request.size, str(path))
+    return request.answer(train, test, classes)
+
+
+def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+    wanted = {name for convention in _CONVENTIONS for name in convention}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files if name in wanted}
+    except (ValueError, OSError, EOFError, KeyError, AttributeError, TypeError, MemoryError) as error:
+        raise Malformed(f"{path}: not a whole .npz file of plain arrays ({error})") from error
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise Malformed(f"{path}: damaged ({error})") from error

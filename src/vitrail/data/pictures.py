@@ -1,0 +1,61 @@
+"""Sets of pictures, as every other module sees them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures with, where there are any, their labels, attributes and groups (such as sub-folders)."""
+
+    pixels: NDArray[np.uint8]  # (n, channels, height, width)
+    labels: NDArray[np.int64] | None = None  # (n,), 0 <= label < classes
+    attributes: NDArray[np.bool_] | None = None  # (n, attributes)
+    groups: NDArray[np.int64] | None = None  # (n,)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def take(self, indices: NDArray[np.int64]) -> Pictures:
+        """The pictures at these positions, in this order."""
+
+        def pick(a):  # type: ignore[no-untyped-def]
+            return None if a is None else a[indices]
+
+        return Pictures(self.pixels[indices], pick(self.labels), pick(self.attributes), pick(self.groups))
+
+    def without_labels(self) -> Pictures:
+        """The same pictures, unlabelled."""
+        return replace(self, labels=None)
+
+    def digest(self) -> str:
+        """A name for the content: equal pictures and labels have equal digests, wherever they came from."""
+        h = hashlib.blake2b(digest_size=16)
+        for a in (self.pixels, self.labels):
+            if a is not None:
+                h.update(f"{a.dtype}{a.shape}".encode())
+                h.update(np.ascontiguousarray(a).data)
+        return h.hexdigest()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set: what may be trained on, what is held out, and what its labels are called."""
+
+    name: str
+    train: Pictures
+    test: Pictures
+    classes: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every picture."""
+        c, h, w = self.train.pixels.shape[1:]
+        return c, h, w

@@ -1,0 +1,40 @@
+"""What a reader of data is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrail.data.lookup import find
+from vitrail.data.pictures import Dataset, Pictures
+from vitrail.data.progress import Progress
+from vitrail.data.specs import SourceSpec
+from vitrail.data.split import hold_out
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which data, at what size, how much of it held out, and where files are kept."""
+
+    source: SourceSpec
+    size: int
+    held_out: float
+    home: Path
+    progress: Progress | None = None
+
+    def file(self, name: str) -> Path:
+        """The path of one of the source's official files."""
+        return find(self.source.name, name, self.home, self.progress)
+
+    def answer(
+        self,
+        train: Pictures,
+        test: Pictures | None,
+        classes: tuple[str, ...] = (),
+        attributes: tuple[str, ...] = (),
+        groups: tuple[str, ...] = (),
+    ) -> Dataset:
+        """The data set of these pictures; without test pictures, some are held out."""
+        if test is None:
+            train, test = hold_out(train, self.held_out)
+        return Dataset(str(self.source), train, test, classes, attributes, groups)

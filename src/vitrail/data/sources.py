@@ -1,0 +1,57 @@
+"""Loading data: from a setting to pictures."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from vitrail.data.lookup import home as default_home
+from vitrail.data.pictures import Dataset
+from vitrail.data.progress import Progress
+from vitrail.data.request import Request
+from vitrail.data.specs import parse_source
+from vitrail.data.split import check_share
+from vitrail.errors import VitrailError
+
+# The module that reads a source; each has a function `read(request)`. They are imported when asked for.
+_READERS = {
+    "mnist5k": "embedded",
+    "digits": "embedded",
+    "mnist": "idx",
+    "fashion-mnist": "idx",
+    "cifar10": "cifar",
+    "svhn": "svhn",
+    "celeba": "celeba",
+    "folder": "folder",
+    "npz": "npz",
+    "hf": "hub",
+}
+
+
+def load(
+    spec: str,
+    *,
+    size: int | None = None,
+    held_out: float = 0.2,
+    home: Path | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """The data that a setting such as `mnist5k`, `cifar10:1` or `folder:PATH` names, as size x size pictures.
+
+    >>> digits = load("digits", size=8)
+    >>> len(digits.train), len(digits.test), digits.shape
+    (1438, 359, (1, 8, 8))
+    """
+    source = parse_source(spec)
+    check_share(held_out)
+    if size is None:
+        size = 64 if source.name == "celeba" else 32
+    if not 1 <= size <= 4096:
+        raise VitrailError(f"size={size}: must be between 1 and 4096, such as 32")
+    read = cast(
+        Callable[[Request], Dataset],
+        importlib.import_module(f"vitrail.data.{_READERS[source.name]}").read,
+    )
+    return read(Request(source, size, held_out, home or default_home(), progress))

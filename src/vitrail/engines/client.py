@@ -1,0 +1,111 @@
+"""A client as every engine runs it: a request's bytes in, a reply's bytes out, private state kept in its own file.
+
+State and reply are stored together, whole or not at all. A request that was answered before gets the stored reply:
+asking again is never a second draw, and a client killed at any point either has answered or has not begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitrail import state as store
+from vitrail.data.pictures import Pictures
+from vitrail.errors import Malformed, VitrailError
+from vitrail.methods.base import Incoming, Method, Reply
+from vitrail.rng import Rng
+from vitrail.state import State
+from vitrail.wire.message import NO_BASE, Header, Kind, Message, Part, decode, digest, encode, make_part
+
+
+@dataclass(frozen=True)
+class Client:
+    """One participant: its name, how it gets its pictures, and the folder that holds its private state."""
+
+    name: str
+    method: Method
+    run: bytes
+    rng: Rng
+    pictures: Callable[[], Pictures]
+    folder: Path
+
+    def answer(self, request: bytes) -> bytes:
+        """Do what a request asks for; a client that cannot says why instead of failing silently."""
+        try:
+            message = decode(request)
+        except Malformed as e:
+            return self._say(Kind.FAILED, 0, 0, reason=f"the request is malformed: {e}")
+        h = message.header
+        try:
+            return self._answer(message, digest(request))
+        except VitrailError as e:
+            return self._say(Kind.FAILED, h.round, h.exchange, reason=str(e))
+        except (ValueError, RuntimeError, ArithmeticError, LookupError, OSError, MemoryError) as e:
+            return self._say(Kind.FAILED, h.round, h.exchange, reason=f"{type(e).__name__}: {e}")
+
+    def _answer(self, message: Message, asked: bytes) -> bytes:
+        h = message.header
+        if h.kind is not Kind.REQUEST or h.run != self.run:
+            raise Malformed("the request belongs to another run")
+        kept = self.private()
+        if kept is not None and kept["asked"] == asked:
+            stored: bytes = kept["reply"]
+            return stored
+        if kept is not None and (h.round, h.exchange) <= (kept["round"], kept["exchange"]):
+            raise Malformed(f"round {h.round} was answered before, to another request: a replay is refused")
+        if h.base not in (NO_BASE, kept["holds"] if kept else NO_BASE):
+            return self._say(Kind.NEED_FULL, h.round, h.exchange)
+
+        rng = self.rng.child("client", self.name)
+        before = self.method.client_init(self.name, rng.child("init")) if kept is None else kept["state"]
+        incoming = Incoming(
+            h.round,
+            {p.name: p.array() for p in message.parts if not p.peer},
+            {(p.peer, p.name): p.array() for p in message.parts if p.peer},
+        )
+        after, reply = self.method.client_round(before, incoming, self.pictures(), rng.child(h.round, h.exchange))
+        sent = self._say(Kind.REPLY, h.round, h.exchange, self._parts(reply))
+        self._keep(
+            {"run": self.run, "round": h.round, "exchange": h.exchange, "asked": asked, "reply": sent}
+            | {"holds": reply.holds, "state": after}
+        )
+        return sent
+
+    def _parts(self, reply: Reply) -> tuple[Part, ...]:
+        """Encode what the method declared; anything else stays here."""
+        declared = self.method.declares()
+        named = [(name, "", a) for name, a in reply.parts.items()]
+        named += [(name, to, a) for (to, name), a in reply.relay.items()]
+        parts = []
+        for name, to, array in named:
+            if name not in declared or (declared[name].how == "relay") != bool(to):
+                raise VitrailError(f"part {name!r} is not declared by the method, so it does not leave the client")
+            parts.append(make_part(name, declared[name].codec, np.asarray(array), to))
+        return tuple(parts)
+
+    def _say(self, kind: Kind, round_: int, exchange: int, parts: tuple[Part, ...] = (), reason: str = "") -> bytes:
+        if reason:
+            parts = (make_part("reason", "bytes", np.frombuffer(reason.encode()[:500], np.uint8)),)
+        return encode(Message(Header(kind, self.run, round_, self.name, exchange), parts))
+
+    @property
+    def path(self) -> Path:
+        """The file of this client's private state."""
+        return self.folder / f"{self.name}.safetensors"
+
+    def private(self) -> State | None:
+        """What this client keeps, or None before its first round; another run's is refused."""
+        try:
+            kept: State = store.load(self.path)
+        except FileNotFoundError:
+            return None
+        if kept.get("run") != self.run:
+            raise VitrailError(f"{self.path} belongs to another run; move it away or use another folder")
+        return kept
+
+    def _keep(self, kept: State) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store.save(self.path, kept, private=True)

@@ -1,0 +1,182 @@
+"""The embedded engine: all clients on this machine, one after another or over worker processes.
+
+Workers have one torch thread each and share the pictures' memory; a client's state lives in its file, so memory does
+not grow with the number of clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing as mp
+from numpy.typing import NDArray
+
+from vitrail.data.pictures import Pictures
+from vitrail.engines.client import Client
+from vitrail.engines.rounds import Failure
+from vitrail.methods.base import Method
+from vitrail.rng import Rng
+from vitrail.wire.message import digest
+
+
+@dataclass(frozen=True)
+class Crew:
+    """All clients of a simulation: who holds which pictures, and where each keeps its state."""
+
+    method: Method
+    run: bytes
+    rng: Rng
+    holds: Mapping[str, NDArray[np.int64]]
+    folder: Path
+
+    def client(self, name: str, train: Pictures) -> Client:
+        """One of them."""
+        return Client(name, self.method, self.run, self.rng, lambda: train.take(self.holds[name]), self.folder)
+
+
+class Embedded:
+    """An engine to be used in a `with` block: `ask` streams answers.
+
+    `dropout` is the chance that a client does not answer a request: it is decided by the seed, the client and the
+    request, so it is the same for any number of workers.
+    """
+
+    def __init__(self, crew: Crew, train: Pictures, workers: int = 1, dropout: float = 0.0) -> None:
+        self.crew, self.train, self.dropout = crew, train, dropout
+        self.shared = _share(train) if workers > 1 else {}
+        self.pool = [_Worker(crew, self.shared) for _ in range(workers)] if workers > 1 else []
+
+    def __enter__(self) -> Embedded:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.pool:
+            worker.stop()
+
+    def ask(self, requests: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | Failure]]:
+        """Carry requests to clients and yield their answers as they come."""
+        if not self.pool:
+            with one_thread():
+                for client, request in requests:
+                    yield client, self._drops(client, request) or self.crew.client(client, self.train).answer(request)
+            return
+        todo = iter(requests)
+        retries: deque[tuple[str, bytes]] = deque()
+        tried: set[str] = set()
+        busy: dict[Connection, _Worker] = {}
+        idle = list(self.pool)
+        exhausted = False
+        while busy or retries or not exhausted:
+            while idle and (retries or not exhausted):
+                job = retries.popleft() if retries else next(todo, None)
+                if job is None:
+                    exhausted = True
+                    break
+                if failure := self._drops(*job):
+                    yield job[0], failure
+                    continue
+                worker = idle.pop()
+                worker.give(*job)
+                busy[worker.pipe] = worker
+            for pipe in wait(list(busy)):
+                worker = busy.pop(pipe)  # type: ignore[arg-type]
+                job, answer = worker.job, worker.collect()
+                if isinstance(answer, Failure):  # the process died: replace it, and try the client once more
+                    self.pool[self.pool.index(worker)] = worker = _Worker(self.crew, self.shared)
+                    if job[0] not in tried:
+                        tried.add(job[0])
+                        retries.append(job)
+                        idle.append(worker)
+                        continue
+                idle.append(worker)
+                yield job[0], answer
+
+    def _drops(self, client: str, request: bytes) -> Failure | None:
+        if not self.dropout:
+            return None
+        u = self.crew.rng.child("dropout", client, digest(request)).numpy().random()
+        return Failure("dropped out (simulated)") if u < self.dropout else None
+
+
+class _Worker:
+    """A process that answers for one client at a time."""
+
+    def __init__(self, crew: Crew, shared: dict[str, Any]) -> None:
+        context = mp.get_context("spawn")
+        self.pipe, far = context.Pipe()
+        self.process = context.Process(target=_work, args=(far, crew, shared), daemon=True)
+        self.process.start()
+        far.close()
+        self.job: tuple[str, bytes] = ("", b"")
+
+    def give(self, client: str, request: bytes) -> None:
+        """Hand over a request."""
+        self.job = (client, request)
+        with contextlib.suppress(OSError):  # a dead process shows when its answer is collected
+            self.pipe.send_bytes(client.encode())
+            self.pipe.send_bytes(request)
+
+    def collect(self) -> bytes | Failure:
+        """Take the answer, or learn that the process is gone."""
+        try:
+            return self.pipe.recv_bytes()
+        except (EOFError, OSError):
+            self.process.join()
+            return Failure(f"its worker process ended with code {self.process.exitcode} (out of memory?)")
+
+    def stop(self) -> None:
+        """End the process."""
+        self.pipe.close()
+        self.process.terminate()
+        self.process.join()
+
+
+def _work(pipe: Connection, crew: Crew, shared: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    train = Pictures(**{k: _open(v) for k, v in shared.items()})
+    with one_thread(), contextlib.suppress(EOFError, OSError):
+        while True:
+            client = pipe.recv_bytes().decode()
+            pipe.send_bytes(crew.client(client, train).answer(pipe.recv_bytes()))
+
+
+def _share(train: Pictures) -> dict[str, Any]:
+    """Pictures as something other processes can open without a copy; the kernel frees it with the last of them."""
+
+    def share(a: Any) -> Any:
+        if isinstance(a, np.memmap) and a.filename is not None:
+            return str(a.filename), str(a.dtype), a.shape, a.offset
+        return None if a is None else torch.from_numpy(np.ascontiguousarray(a)).share_memory_()
+
+    return {f.name: share(getattr(train, f.name)) for f in fields(train)}
+
+
+def _open(a: Any) -> Any:
+    if isinstance(a, tuple):
+        name, dtype, shape, offset = a
+        return np.memmap(name, dtype, "r", offset, shape)
+    return None if a is None else a.numpy()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Everything inside runs on one torch thread with deterministic kernels, wherever it runs."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)

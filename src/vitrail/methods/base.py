@@ -1,0 +1,161 @@
+"""What a method is: what each side does with a message. It never learns which engine carries them.
+
+A method is a frozen dataclass: its settings, and the `Task` both sides know. Its functions take state and return
+state; state is a dict of arrays and plain values that can be saved at any time. All randomness comes through `rng`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.data.pictures import Pictures
+from vitrail.rng import Rng
+from vitrail.state import State
+from vitrail.wire.codecs import Array
+from vitrail.wire.message import NO_BASE
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every party knows before the first message: the pictures' shape, the labels, how long and how many."""
+
+    shape: tuple[int, int, int]
+    classes: int  # 0: unlabelled
+    rounds: int
+    clients: int  # how many there are in all; bounds counts
+    source: str = ""  # the data's public name
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A promise about one part of a reply; what is not declared does not leave the client.
+
+    `sum`: added up as it arrives, in 64-bit fixed point, so that any order of clients gives the same bits; the server
+    never needs to see a single client's. `each`: handed to `receive`. `relay`: for another client, opaque to the server.
+    """
+
+    how: Literal["sum", "each", "relay"]
+    codec: str
+    size: int | None  # number of elements; None: any, up to `limit_bytes`
+    limit: float = 2.0**20  # largest magnitude of an element of a sum; a larger one is refused
+    limit_bytes: int = 2**28
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """What the server tells a client: codec and array by name, and the state it builds on."""
+
+    parts: Mapping[str, tuple[str, Array]]
+    base: bytes = NO_BASE
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """What a client was told, decoded; `relayed` holds what other clients sent it: (sender, name) -> array."""
+
+    round: int
+    parts: Mapping[str, Array]
+    relayed: Mapping[tuple[str, str], Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client says: its declared parts by name, and parts for other clients: (recipient, name) -> array."""
+
+    parts: Mapping[str, Array]
+    relay: Mapping[tuple[str, str], Array] = field(default_factory=dict)
+    holds: bytes = NO_BASE  # names the state this client now has, to be matched with the next message's base
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums of all `sum` parts of a round, and how many clients they come from."""
+
+    values: Mapping[str, NDArray[np.float64]]
+    clients: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """Something a run produces, ready to be written to a file; `kind` names the reader (see artifact.py)."""
+
+    kind: str
+    tree: State
+
+
+class Method(Protocol):
+    """The two halves of a method; see docs/methods.md for the order of the calls."""
+
+    @property
+    def task(self) -> Task: ...
+
+    def declares(self) -> Mapping[str, Declared]:
+        """Every part a reply may have. Parts named `metric.*` are means over clients that a person may watch."""
+        ...
+
+    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:
+        """The server's first state; `data` is what the server itself holds, `start` an earlier run's state."""
+        ...
+
+    def client_init(self, client: str, rng: Rng) -> State:
+        """A client's first private state."""
+        ...
+
+    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+        """Prepare a round and say who takes part; nobody makes it a round of the server alone."""
+        ...
+
+    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:
+        """What this client is told. An array that is the same object for many clients is encoded once."""
+        ...
+
+    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+        """A client's work of one round: the only function that sees private pictures."""
+        ...
+
+    def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
+        """Take one client's `each` parts; called in a fixed order of clients."""
+        ...
+
+    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+        """End the round with the sums of all clients that answered."""
+        ...
+
+    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
+        """What the run has made so far: a `generator`, perhaps a `classifier`; with a client's state, its own."""
+        ...
+
+
+class Simple:
+    """The calls most methods leave as they are: everyone asked takes part and all parts are sums."""
+
+    def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
+        return {}
+
+    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
+        return server, clients
+
+    def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
+        raise NotImplementedError(f"{type(self).__name__} declares no part for {client}'s {sorted(parts)}")
+
+
+def fixed_point_scale(limit: float) -> float:
+    """The power of two by which a sum part is multiplied before it is rounded to a 64-bit integer.
+
+    It is the largest for which a million clients at the limit cannot overflow; integers stay exact.
+
+    >>> fixed_point_scale(1.0) == 2.0**42
+    True
+    """
+    return float(2.0 ** (62 - 20 - int(np.ceil(np.log2(limit)))))
+
+
+def plain(value: Any) -> Any:
+    """A NumPy scalar as a plain Python value."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,176 @@
+"""PRISM: Privacy-Preserving Improved Stochastic Masking for Federated Generative Models.
+
+Seo, Han, Yoo; ICLR 2025. Here in its plain form (PRISM-0): every party builds the same frozen random network W from
+one seed; clients learn scores s for a mask over it by matching feature moments (Eq. 1), and upload one binary mask;
+the server averages masks into θ.
+
+What differs from the paper, and why: real moments are computed once per client (they never change); the fakes'
+moments are smoothed by an exponential average; with labels, moments are matched per class; the learning rate falls
+along a cosine (schedule="constant" is the paper's).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from vitrail.cache import remember
+from vitrail.data.pictures import Pictures
+from vitrail.errors import VitrailError
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
+from vitrail.nets import generators
+from vitrail.nets.features import Features, choose_features, load_features
+from vitrail.nets.masked import Masked, sample_mask
+from vitrail.nets.moments import Moments, class_moments, mix, moment_loss
+from vitrail.rng import Rng
+from vitrail.state import State
+from vitrail.wire.codecs import bits_for
+
+
+@dataclass(frozen=True)
+class Prism(Simple):
+    """PRISM's settings."""
+
+    task: Task
+    generator: Annotated[Literal["small", "resnet"], Field(description="network: small, or the paper's resnet")] = "small"
+    features: Annotated[str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar, vgg19")] = "auto"
+    local_steps: Annotated[int, Field(ge=1, description="iterations per client and round (paper: 100)")] = 20
+    batch: Annotated[int, Field(ge=2, description="pictures generated per iteration (paper: 64)")] = 50
+    lr: Annotated[float, Field(gt=0, description="Adam's learning rate on the scores")] = 0.1
+    schedule: Annotated[Literal["cosine", "constant"], Field(description="the learning rate over the rounds")] = "cosine"
+    smoothing: Annotated[float, Field(gt=0, le=1, description="weight of a batch in the fakes' moments; 1: none")] = 0.1
+    clamp: Annotated[float, Field(gt=0, lt=0.5, description="θ is kept within [clamp, 1 - clamp]")] = 0.02
+    gradient: Annotated[
+        Literal["identity", "theta"], Field(description="straight-through gradient: plain, or times θ")
+    ] = "identity"
+    final_mask: Annotated[
+        Literal["mode", "sample"], Field(description="the stored mask: θ > 1/2, or drawn from θ as in the paper")
+    ] = "mode"
+
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 16}
+
+    def net(self, seed: int) -> Masked:
+        """The frozen network both sides build from the seed."""
+        g = generators.build(self.generator, self.task.shape, self.task.classes)
+        return Masked(g, seed).to(self.task.device)
+
+    @property
+    def size(self) -> int:
+        """Elements of the mask."""
+        with torch.device("meta"):
+            g = generators.build(self.generator, self.task.shape, self.task.classes)
+        return sum(p.numel() for p in g.parameters())
+
+    def psi(self) -> Features:
+        """The feature network; public, frozen, used in training only."""
+        name = choose_features(self.task.source) if self.features == "auto" else self.features
+        return load_features(name, device=self.task.device)
+
+    def declares(self) -> Mapping[str, Declared]:
+        return {
+            "mask": Declared("sum", "u1", self.size, limit=1.0),
+            "metric.loss": Declared("sum", "float32", 1),
+        }
+
+    # -- server ---------------------------------------------------------------------------------------------------
+
+    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+        """Only a seed: W and the first scores N(0, 1) follow from it."""
+        if start is None:
+            return {"seed": rng.child("network").seed(), "counts": None, "clients": 0}
+        if start["counts"] is None or start["counts"].shape != (self.size,):
+            raise VitrailError("from= names a run with another generator, picture size or labels; start from one like this")
+        return start
+
+    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+        """θ_t as exact counts of masks: log2(K+1) bits an element, the same for every client."""
+        parts = {"seed": ("seed", np.uint64([server["seed"]]))}
+        if server["counts"] is not None:
+            parts["clients"] = ("int32", np.int32([server["clients"]]))
+            parts["counts"] = (bits_for(server["clients"]), server["counts"])
+        return Outgoing(parts)
+
+    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
+        """θ_{t+1} = mean of the masks, kept as counts: integers are the same on every machine."""
+        return {**server, "counts": sums.values["mask"].astype(np.int64), "clients": sums.clients}
+
+    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+        """The supermask M* over W: a seed and one bit per weight."""
+        theta = torch.sigmoid(self.scores(server))
+        if self.final_mask == "mode":
+            mask = theta > 0.5
+        else:
+            generator = Rng((server["seed"],)).child("final mask").torch()
+            mask = torch.rand(theta.shape, generator=generator) < theta
+        about = {"generator": self.generator, "shape": list(self.task.shape), "classes": self.task.classes}
+        packed = np.packbits(mask.numpy())
+        return {"generator": Model("masked", {**about, "seed": server["seed"], "mask": packed})}
+
+    # -- both -----------------------------------------------------------------------------------------------------
+
+    def scores(self, told: Mapping[str, Any]) -> Tensor:
+        """s = logit(clamp(θ)) from seed and counts, to the same bits on both sides."""
+        if told.get("counts") is None:
+            return torch.randn(self.size, generator=Rng((int(told["seed"]),)).child("scores").torch())
+        theta = torch.from_numpy(np.asarray(told["counts"], np.float32)) / int(told["clients"])
+        return torch.logit(theta.clamp(self.clamp, 1 - self.clamp))
+
+    # -- client ---------------------------------------------------------------------------------------------------
+
+    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+        """Algorithm 1, client side."""
+        told = {k: v if k == "counts" else int(v[0]) for k, v in message.parts.items()}
+        psi, net = self.psi(), self.net(told["seed"])
+        device = self.task.device
+        real = self.real_moments(psi, data)
+        present = torch.nonzero(real.share, as_tuple=True)[0].to(device)
+
+        s = self.scores(told).to(device).requires_grad_()
+        optimizer = torch.optim.Adam([s], lr=self.rate(message.round), betas=(0.5, 0.999))
+        if "optimizer" in state:  # Adam's averages belong to the client and outlive the round
+            optimizer.state[s] = {k: v.clone() for k, v in state["optimizer"].items()}
+        draw = rng.child("training").torch()
+        smooth: Moments | None = None
+        losses = []
+        for _ in range(self.local_steps):
+            z = torch.randn(self.batch, net.net.z, generator=draw).to(device)
+            y = present[torch.arange(self.batch, device=device) % len(present)]
+            mask = sample_mask(s, draw, self.gradient == "theta")  # M ~ Bern(θ)
+            fake = class_moments(psi(net(mask, z, y if self.task.classes else None)), y, real.share.numel())
+            fake = smooth = fake if smooth is None else mix(smooth, fake, self.smoothing)
+            loss = moment_loss(real, fake)  # Eq. 1
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            smooth = fake.detach()
+            losses.append(loss.detach())
+
+        upload = torch.rand(self.size, generator=rng.child("upload").torch()) < torch.sigmoid(s.detach().cpu())
+        reply = Reply({"mask": upload.numpy(), "metric.loss": np.float32([torch.stack(losses).mean().item()])})
+        return {"optimizer": dict(optimizer.state[s])}, reply
+
+    def rate(self, t: int) -> float:
+        """The learning rate of round t."""
+        if self.schedule == "constant":
+            return self.lr
+        return self.lr * (0.5 + 0.5 * math.cos(math.pi * t / self.task.rounds))
+
+    def real_moments(self, psi: Features, data: Pictures) -> Moments:
+        """Mean and variance of ψ over this client's pictures, per class; once per content, then from the cache."""
+        classes = max(self.task.classes, 1)
+        labels = data.labels if self.task.classes and data.labels is not None else np.zeros(len(data), np.int64)
+        key = f"{psi.name} {psi.layers} {classes} {data.digest()}"
+
+        def compute() -> State:
+            return Moments.of_pictures(psi, data.pixels, labels, classes, self.task.device).tree()
+
+        return Moments.from_tree(remember("moments", key, compute), self.task.device)
+
+

@@ -1,0 +1,69 @@
+"""The conditional DCGAN of Fan & Liu (2020), section 3.2: four (transposed) convolutions for 32x32 pictures."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.nets.generators import ups
+
+
+class Generator(nn.Module):
+    """Noise and a label embedding to a picture; BatchNorm, LeakyReLU, tanh."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 32, z: int = 100) -> None:
+        super().__init__()
+        n = ups(shape[1])
+        self.z, self.classes = z, classes
+        self.embed = nn.Embedding(classes, max(10, classes)) if classes else None
+        inside = z + (self.embed.embedding_dim if self.embed else 0)
+        layers: list[nn.Module] = [nn.ConvTranspose2d(inside, width << (n - 1), 4, bias=False)]
+        for i in range(n - 1, -1, -1):
+            channels = width << i
+            outside = width << (i - 1) if i else shape[0]
+            layers += [nn.BatchNorm2d(channels), nn.LeakyReLU(0.2)]
+            layers += [nn.ConvTranspose2d(channels, outside, 4, 2, 1, bias=i == 0)]
+        self.layers = nn.Sequential(*layers, nn.Tanh())
+
+    def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
+        if self.embed is not None and y is not None:
+            z = torch.cat([z, self.embed(y)], 1)
+        out: Tensor = self.layers(z[:, :, None, None])
+        return out
+
+
+class Discriminator(nn.Module):
+    """A picture and its label, as one plane per class, to a logit; BatchNorm, LeakyReLU."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 32) -> None:
+        super().__init__()
+        n = ups(shape[1])
+        self.classes = classes
+        layers: list[nn.Module] = [nn.Conv2d(shape[0] + classes, width, 4, 2, 1), nn.LeakyReLU(0.2)]
+        for i in range(1, n):
+            layers += [nn.Conv2d(width << (i - 1), width << i, 4, 2, 1, bias=False)]
+            layers += [nn.BatchNorm2d(width << i), nn.LeakyReLU(0.2)]
+        self.layers = nn.Sequential(*layers, nn.Conv2d(width << (n - 1), 1, 4))
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        if self.classes and y is not None:
+            planes = nn.functional.one_hot(y, self.classes).to(x.dtype)[:, :, None, None]
+            x = torch.cat([x, planes.expand(-1, -1, *x.shape[2:])], 1)
+        out: Tensor = self.layers(x)
+        return out.flatten()
+
+
+def initialise(net: nn.Module, generator: torch.Generator) -> nn.Module:
+    """DCGAN's start: N(0, 0.02) for convolutions, N(1, 0.02) for BatchNorm's scale, N(0, 1) for embeddings."""
+    with torch.no_grad():
+        for m in net.modules():
+            if isinstance(m, nn.Conv2d | nn.ConvTranspose2d):
+                m.weight.normal_(0, 0.02, generator=generator)
+                if m.bias is not None:
+                    m.bias.zero_()
+            elif isinstance(m, nn.BatchNorm2d):
+                m.weight.normal_(1, 0.02, generator=generator)
+                m.bias.zero_()
+            elif isinstance(m, nn.Embedding):
+                m.weight.normal_(0, 1, generator=generator)
+    return net

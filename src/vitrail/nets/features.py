@@ -1,0 +1,226 @@
+"""Perceptual features ψ: ReLU outputs of a frozen network in the style of VGG (Simonyan & Zisserman 2015).
+
+Two networks of our own come with the package, each trained on one public data set alone, so that there is
+always a ψ that has never seen the data. VGG19 is the ψ of the PRISM paper; its weights are fetched once.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from http.client import HTTPException
+from itertools import pairwise
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vitrail.data.lookup import ASSETS
+from vitrail.data.lookup import home as default_home
+from vitrail.errors import Malformed, VitrailError
+
+WEIGHTS = Path(__file__).parent / "weights"
+VGG19_FILE = "vgg19-dcbb9e9d.pth"  # torchvision's; its SHA-256 begins so
+VGG19_SMALLER = "vgg19_normalised_features_fp16.safetensors"  # convolutions alone, scaled per channel
+VGG19_URL = "https://download.pytorch.org/models/" + VGG19_FILE
+
+FEATURES: dict[str, str] = {
+    "vitrail-fashion": "small network of our own (7 layers, 0.4 MB), trained on Fashion-MNIST alone",
+    "vitrail-cifar": "small network of our own (7 layers, 0.4 MB), trained on CIFAR-10 alone",
+    "vgg19": "VGG19 (16 layers, 20 million weights, fetched once), trained on ImageNet",
+}
+TRAINED_ON = {"vitrail-fashion": "fashion-mnist", "vitrail-cifar": "cifar10", "vgg19": "imagenet"}
+AGAIN = "Delete the file and fetch it, or install the package, again."
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Widths of the 3x3 convolutions, block by block; the pool between them; how pictures are normalised."""
+
+    blocks: tuple[tuple[int, ...], ...]
+    pool: str  # "average" or "max"
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)  # in [-1, 1]
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of every layer."""
+        return tuple(width for block in self.blocks for width in block)
+
+    @property
+    def opens(self) -> tuple[int, ...]:
+        """The layers that stand behind a pool."""
+        return tuple(sum(map(len, self.blocks[:b])) for b in range(1, len(self.blocks)))
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where each convolution stands in torchvision's list, which counts ReLUs and pools too."""
+        return tuple(2 * layer + sum(o <= layer for o in self.opens) for layer in range(len(self.widths)))
+
+
+# Average pooling gives every pixel a gradient. ImageNet's mean and std are moved from [0, 1] to [-1, 1].
+SMALL = Plan(((16,), (32, 32), (64, 64), (96, 96)), "average")
+VGG19 = Plan(
+    ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4),
+    "max",
+    mean=(2 * 0.485 - 1, 2 * 0.456 - 1, 2 * 0.406 - 1),
+    std=(2 * 0.229, 2 * 0.224, 2 * 0.225),
+)
+
+
+class Features(nn.Module):
+    """ψ, frozen: pictures in [-1, 1], grey or colour, to the ReLU outputs of the chosen layers (or all).
+
+    >>> psi = load_features("vitrail-fashion")
+    >>> x = torch.zeros(2, 1, 32, 32)
+    >>> [tuple(y.shape[1:]) for y in psi(x)][-1], tuple(psi.flat(x).shape)
+    ((96, 4, 4), (2, 44032))
+    >>> psi.layers = (0, 2)
+    >>> psi.dim((1, 32, 32))
+    24576
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, name: str, plan: Plan, layers: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.name, self.plan, self.layers = name, plan, layers
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise((3, *plan.widths)))
+        self.register_buffer("mean", torch.tensor(plan.mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(plan.std).view(3, 1, 1), persistent=False)
+        self.eval().requires_grad_(False)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Which ReLU outputs are given, from 0; nothing beyond the last of them is computed."""
+        return self._layers
+
+    @layers.setter
+    def layers(self, layers: tuple[int, ...] | None) -> None:
+        depth = len(self.plan.widths)
+        chosen = tuple(range(depth)) if layers is None else tuple(sorted(set(layers)))
+        if not chosen or chosen[0] < 0 or chosen[-1] >= depth:
+            raise VitrailError(f"layers {layers} of {self.name}: give one or more of 0 to {depth - 1}")
+        self._layers = chosen
+
+    def train(self, mode: bool = True) -> Features:  # noqa: ARG002
+        """Stay in evaluation mode: ψ is never trained."""
+        return super().train(False)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """The chosen layers' outputs, each (n, channels, height, width), first layer first."""
+        if x.ndim != 4 or x.shape[1] not in (1, 3):
+            raise VitrailError(
+                f"features of an array {tuple(x.shape)}: give pictures (n, 1 or 3, height, width)"
+            )
+        y = (x.expand(-1, 3, -1, -1) - self.mean) / self.std
+        outputs = []
+        for layer, conv in enumerate(self.convs[: self.layers[-1] + 1]):
+            y = functional.relu(conv(halve(y, self.plan.pool) if layer in self.plan.opens else y))
+            if layer in self.layers:
+                outputs.append(y)
+        return outputs
+
+    def flat(self, x: Tensor) -> Tensor:
+        """The same as one row a picture, positions kept: (n, dim)."""
+        return torch.cat([y.flatten(1) for y in self(x)], dim=1)
+
+    def dim(self, shape: tuple[int, ...]) -> int:
+        """How many features a picture of this shape, (..., height, width), has."""
+        (h, w), total = shape[-2:], 0
+        for layer, width in enumerate(self.plan.widths):
+            if layer in self.plan.opens:
+                h, w = (h + 1) // 2, (w + 1) // 2
+            total += width * h * w * (layer in self.layers)
+        return total
+
+
+def halve(y: Tensor, pool: str) -> Tensor:
+    """Half the size, an odd one rounded up, so that no picture is too small: 1x1 stays."""
+    return (functional.avg_pool2d if pool == "average" else functional.max_pool2d)(y, 2, ceil_mode=True)
+
+
+def choose_features(data_name: str) -> str:
+    """The ψ for a data source, never one trained on it.
+
+    Fashion-MNIST and the colour sources take CIFAR-10's, all others Fashion-MNIST's.
+
+    >>> choose_features("mnist5k"), choose_features("fashion-mnist"), choose_features("cifar10:1")
+    ('vitrail-fashion', 'vitrail-cifar', 'vitrail-fashion')
+    """
+    name = data_name.lower()  # of hf:, folder: and npz: the argument tells what they hold, if anything does
+    if any(word in name for word in ("fashion", "fmnist")):
+        return "vitrail-cifar"
+    if "cifar" in name:
+        return "vitrail-fashion"
+    return "vitrail-cifar" if any(word in name for word in ("svhn", "celeb")) else "vitrail-fashion"
+
+
+def load_features(name: str, device: str | torch.device = "cpu", home: Path | None = None) -> Features:
+    """The feature network of this name, one of FEATURES; `home` is where fetched weights are kept."""
+    if name not in FEATURES:
+        raise VitrailError(f"features={name}: there is no such network; choose one of {', '.join(FEATURES)}")
+    plan = VGG19 if name == "vgg19" else SMALL
+    path = find_vgg19(home or default_home()) if name == "vgg19" else WEIGHTS / f"{name}.safetensors"
+    psi, tensors = Features(name, plan), read_tensors(path)
+    for place, conv in zip(plan.places, psi.convs, strict=True):
+        for part, own in conv.named_parameters():
+            key = f"features.{place}.{part}"
+            given = tensors.get(key)
+            if given is None or given.shape != own.shape or not given.isfinite().all():
+                found = "is missing" if given is None else f"is {tuple(given.shape)}, {given.dtype}"
+                raise Malformed(f"{path}: {key} {found}; expected {tuple(own.shape)}, all finite. {AGAIN}")
+            own.copy_(given)
+    return psi.to(device)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a .pth file, of which no code is run."""
+    safe = path.suffix == ".safetensors"
+    try:
+        tensors = load_file(path) if safe else torch.load(path, "cpu", weights_only=True)
+    except (
+        SafetensorError,
+        UnpicklingError,
+        RuntimeError,
+        EOFError,
+        OSError,
+        ValueError,
+        KeyError,
+    ) as problem:
+        raise Malformed(f"{path}: no weights can be read from it ({problem}). {AGAIN}") from problem
+    if not isinstance(tensors, dict):
+        raise Malformed(f"{path}: holds a {type(tensors).__name__}; expected named tensors. {AGAIN}")
+    return {key: t for key, t in tensors.items() if isinstance(t, Tensor)}
+
+
+def find_vgg19(home: Path) -> Path:
+    """VGG19's weights: in VITRAIL_ASSETS, among earlier downloads, or downloaded now."""
+    assets = os.environ.get(ASSETS)
+    target = home / "downloads" / "weights" / VGG19_FILE
+    given = Path(assets).expanduser() / "weights" if assets else None
+    places = [given / VGG19_SMALLER, given / VGG19_FILE, target] if given else [target]
+    for place in places:
+        if place.is_file():
+            return place
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(VGG19_URL, str(target), hash_prefix=VGG19_FILE[6:14])
+    except (
+        OSError,
+        RuntimeError,
+        HTTPException,
+    ) as problem:  # no network or space; wrong checksum; broken off
+        raise VitrailError(
+            f"features=vgg19: the file {VGG19_FILE} is missing.\n"
+            f"  Looked for{'' if assets else f' ({ASSETS} is not set)'}: {'; '.join(map(str, places))}.\n"
+            f"  Download: {VGG19_URL} failed ({problem}).\n"
+            f"  Remedies: connect to the internet and run again; or put {VGG19_FILE} into the folder "
+            f"{given or f'weights of a folder of yours and set {ASSETS} to the latter'}."
+        ) from problem
+    return target

@@ -1,0 +1,79 @@
+"""Generators: noise, and a label where there are any, to pictures in [-1, 1]."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+
+
+def ups(size: int) -> int:
+    """How often 4x4 is doubled to reach a picture's size.
+
+    >>> ups(8), ups(32), ups(64)
+    (1, 3, 4)
+    """
+    n = int(math.log2(size)) - 2
+    if n < 1 or 4 << n != size:
+        raise VitrailError(f"size={size}: these generators make squares of 8, 16, 32, 64, ... pixels; set size=32")
+    return n
+
+
+class Block(nn.Module):
+    """Residual up-block: BN, ReLU, nearest x2, conv3x3, BN, ReLU, conv3x3, beside conv1x1 and nearest x2."""
+
+    def __init__(self, inside: int, outside: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inside, affine=False)
+        self.conv1 = nn.Conv2d(inside, outside, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outside, affine=False)
+        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
+        self.bypass = nn.Conv2d(inside, outside, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.interpolate(F.relu(self.bn1(x)), scale_factor=2.0)
+        h = self.conv2(F.relu(self.bn2(self.conv1(h))))
+        return h + F.interpolate(self.bypass(x), scale_factor=2.0)
+
+
+class ResNet(nn.Module):
+    """PRISM's generator (its Table 4), without biases or affine BatchNorm; a label joins the noise as one-hot."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, z: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.z, self.classes, self.shape = z, classes, shape
+        self.first = nn.ConvTranspose2d(z + classes, widths[0], 4, bias=False)
+        self.blocks = nn.Sequential(*(Block(a, b) for a, b in zip(widths, widths[1:], strict=False)))
+        self.bn = nn.BatchNorm2d(widths[-1], affine=False)
+        self.last = nn.Conv2d(widths[-1], shape[0], 3, padding=1, bias=False)
+
+    def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
+        h = self.blocks(self.first(with_label(z, y, self.classes)[:, :, None, None]))
+        return torch.tanh(self.last(F.relu(self.bn(h))))
+
+
+def with_label(z: Tensor, y: Tensor | None, classes: int) -> Tensor:
+    """Noise with its label appended as one-hot, scaled so that it speaks as loud as the noise."""
+    if not classes or y is None:
+        return z
+    return torch.cat([z, F.one_hot(y, classes).to(z.dtype) * math.sqrt(classes)], 1)
+
+
+def build(name: str, shape: tuple[int, int, int], classes: int) -> Any:
+    """A generator by name for pictures of this shape.
+
+    >>> g = build("resnet", (1, 32, 32), 0)
+    >>> sum(p.numel() for p in g.parameters())
+    3543616
+    """
+    n = ups(shape[1])
+    if name == "resnet":
+        return ResNet(shape, classes, 128, tuple(64 << i for i in range(n, -1, -1)))
+    if name == "small":
+        return ResNet(shape, classes, 64, (96, 64, 48, 32, 24, 16)[: n + 1])
+    raise VitrailError(f"generator={name!r} is not known; known: small, resnet")

@@ -1,0 +1,96 @@
+"""A network of frozen random signs, made useful by a mask: the strong lottery ticket of PRISM, section 4.1."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+def random_signs(seed: int, n: int) -> Tensor:
+    """n signs, +1 or -1: the raw bits of a Philox counter, drawn on the CPU, so every device has the same network."""
+    raw = np.random.Philox(key=seed).random_raw(-(-n // 64)).astype("<u8")
+    bits = np.unpackbits(raw.view(np.uint8))[:n]
+    return torch.from_numpy(bits.astype(np.float32)).mul_(2).sub_(1)
+
+
+class Masked(nn.Module):
+    """Any bias-free network, its weights W ±sqrt(2/fan_in) by a seed's signs; called with a mask over all of them.
+
+    >>> net = Masked(nn.Conv2d(1, 2, 3, bias=False), seed=1)
+    >>> net.size, net(torch.ones(18), torch.ones(1, 1, 3, 3)).shape
+    (18, torch.Size([1, 2, 1, 1]))
+    """
+
+    W: Tensor
+
+    def __init__(self, net: nn.Module, seed: int) -> None:
+        super().__init__()
+        self.net = net.requires_grad_(False)
+        self.shapes = {name: p.shape for name, p in net.named_parameters()}
+        self.sizes = [s.numel() for s in self.shapes.values()]
+        self.size = sum(self.sizes)
+        scale = torch.cat([torch.full((n,), _scale(net, name)) for name, n in zip(self.shapes, self.sizes, strict=True)])
+        self.register_buffer("W", random_signs(seed, self.size) * scale, persistent=False)
+
+    def forward(self, mask: Tensor, *inputs: Tensor | None) -> Tensor:
+        pieces = (self.W * mask).split(self.sizes)
+        weights = {n: w.view(s) for (n, s), w in zip(self.shapes.items(), pieces, strict=True)}
+        out: Tensor = torch.func.functional_call(self.net, weights, inputs)
+        return out
+
+    def fix(self, mask: Tensor) -> nn.Module:
+        """The network W⊙M as an ordinary module."""
+        with torch.no_grad():
+            for p, w in zip(self.net.parameters(), (self.W * mask).split(self.sizes), strict=True):
+                p.copy_(w.view_as(p))
+        return self.net
+
+
+def _scale(net: nn.Module, parameter: str) -> float:
+    """sqrt(2/fan_in), fan_in the number of inputs that meet in one output."""
+    module = net.get_submodule(parameter.rpartition(".")[0])
+    weight = net.get_parameter(parameter)
+    if isinstance(module, nn.ConvTranspose2d):
+        stride = math.prod(module.stride)
+        taps = 1 if stride == 1 else math.prod(module.kernel_size) / stride  # stride 1 here spreads a single pixel
+        return math.sqrt(2 / (weight.shape[0] * taps))
+    return math.sqrt(2 / weight[0].numel())
+
+
+class _Bernoulli(torch.autograd.Function):
+    """A mask M ~ Bern(θ); the gradient passes straight through, or multiplied by θ as in published code."""
+
+    @staticmethod
+    def forward(ctx, theta: Tensor, uniform: Tensor, times_theta: bool) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.times_theta = times_theta
+        ctx.save_for_backward(theta)
+        return (uniform < theta).to(theta.dtype)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
+        (theta,) = ctx.saved_tensors
+        return (grad * theta if ctx.times_theta else grad), None, None
+
+
+def sample_mask(scores: Tensor, generator: torch.Generator, times_theta: bool = False) -> Tensor:
+    """M ~ Bern(sigmoid(s)), differentiable in s by the straight-through estimator."""
+    theta = torch.sigmoid(scores)
+    uniform = torch.rand(theta.shape, generator=generator).to(theta.device)
+    mask: Tensor = _Bernoulli.apply(theta, uniform, times_theta)
+    return mask
+
+
+def recalibrate(net: nn.Module, batches: list[tuple[Tensor, ...]]) -> nn.Module:
+    """Set BatchNorm's statistics from these inputs alone, then fix them."""
+    for m in net.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            m.reset_running_stats()
+            m.momentum = None  # a plain average over the batches
+    net.train()
+    with torch.no_grad():
+        for inputs in batches:
+            net(*inputs)
+    return net.eval()

@@ -1,0 +1,82 @@
+"""First and second moments of features, per class: the sums that PRISM's loss (Eq. 1) compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.nets.features import Features
+from vitrail.state import State
+
+
+@dataclass(frozen=True)
+class Moments:
+    """E[ψ] and E[ψ²] of each class (classes, d), and each class's share of the pictures (classes,)."""
+
+    first: Tensor
+    second: Tensor
+    share: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """Var ψ = E[ψ²] - E[ψ]², the diagonal that the paper calls covariance."""
+        return self.second - self.first.square()
+
+    def detach(self) -> Moments:
+        """The same numbers, without their history."""
+        return Moments(self.first.detach(), self.second.detach(), self.share)
+
+    def tree(self) -> State:
+        """As saveable state."""
+        return {"first": self.first, "second": self.second, "share": self.share}
+
+    @staticmethod
+    def from_tree(tree: State, device: str) -> Moments:
+        """From saved state."""
+        return Moments(*(tree[k].to(device) for k in ("first", "second", "share")))
+
+    @staticmethod
+    def of_pictures(psi: Features, pixels: NDArray[np.uint8], labels: NDArray[np.int64], classes: int, device: str) -> Moments:
+        """One pass over a client's pictures; sums in double precision, so batches do not matter."""
+        d = psi.dim(pixels.shape[1:])
+        first, second = (torch.zeros(classes, d, dtype=torch.float64, device=device) for _ in range(2))
+        count = torch.bincount(torch.from_numpy(labels), minlength=classes).to(device, torch.float64)
+        with torch.no_grad():
+            for at in range(0, len(pixels), 64):
+                y = torch.from_numpy(np.ascontiguousarray(labels[at : at + 64])).to(device)
+                f = psi.flat(to_float(pixels[at : at + 64]).to(device)).double()
+                first.index_add_(0, y, f)
+                second.index_add_(0, y, f.square())
+        n = count.clamp(min=1)[:, None]
+        return Moments((first / n).float(), (second / n).float(), (count / count.sum()).float())
+
+
+def to_float(pixels: NDArray[np.uint8]) -> Tensor:
+    """Bytes to floats in [-1, 1], as generators make them."""
+    return torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1)
+
+
+def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> Moments:
+    """Moments of a batch's features by label; a class without pictures has zeros and no share."""
+    f = torch.cat([layer.flatten(1) for layer in layers], 1)
+    member = F.one_hot(y, classes).to(f.dtype)
+    count = member.sum(0)
+    weight = (member / count.clamp(min=1)).T
+    return Moments(weight @ f, weight @ f.square(), count / len(y))
+
+
+def mix(old: Moments, new: Moments, weight: float) -> Moments:
+    """Exponential average; gradients flow through the new batch alone."""
+    return Moments(torch.lerp(old.first, new.first, weight), torch.lerp(old.second, new.second, weight), new.share)
+
+
+def moment_loss(real: Moments, fake: Moments) -> Tensor:
+    """|μ - μ'|² + |σ² - σ'²|² summed over features (Eq. 1), averaged over classes by their share of the real pictures."""
+    mean = (real.first - fake.first).square().sum(1)
+    variance = (real.variance - fake.variance).square().sum(1)
+    return (real.share * (mean + variance)).sum()

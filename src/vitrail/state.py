@@ -1,0 +1,108 @@
+"""State as files: a tree of arrays and plain values, in one safetensors file, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+
+from vitrail.errors import Malformed, VitrailError
+
+Tree = Any  # dict (text keys) | list | tuple | tensor | ndarray | bytes | text | number | bool | None
+State = dict[str, Tree]
+_TREE = "vitrail"  # the metadata key that holds the tree's shape
+
+
+def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
+    """Split a tree into its arrays and a JSON text that says where each belongs."""
+    tensors: dict[str, torch.Tensor] = {}
+
+    def keep(kind: str, tensor: torch.Tensor, path: str) -> dict[str, str]:
+        tensors[path] = tensor.detach().to("cpu").contiguous()
+        return {kind: path}
+
+    def walk(node: Tree, path: str) -> Tree:
+        if isinstance(node, torch.Tensor):
+            return keep("tensor", node, path)
+        if isinstance(node, np.ndarray):
+            return keep("array", torch.from_numpy(np.ascontiguousarray(node)), path)
+        if isinstance(node, bytes):
+            return keep("bytes", torch.frombuffer(bytearray(node), dtype=torch.uint8) if node else torch.empty(0, dtype=torch.uint8), path)
+        if isinstance(node, dict):
+            return {"dict": [[k, walk(v, f"{path}/{k}" if path else str(k))] for k, v in node.items()]}
+        if isinstance(node, list | tuple):
+            return {type(node).__name__: [walk(v, f"{path}/{i}") for i, v in enumerate(node)]}
+        if node is None or isinstance(node, str | bool | int):
+            return node
+        if isinstance(node, float) and math.isfinite(node):
+            return node
+        raise VitrailError(f"state at {path!r} is {node!r} ({type(node).__name__}); only arrays and plain finite values can be saved")
+
+    return tensors, json.dumps(walk(tree, ""))
+
+
+def unpack(tensors: dict[str, torch.Tensor], skeleton: str) -> Tree:
+    """Put a tree together again."""
+
+    def walk(node: Tree) -> Tree:
+        if not isinstance(node, dict):
+            return node
+        ((kind, value),) = node.items()
+        match kind:
+            case "tensor":
+                return tensors[value]
+            case "array":
+                return tensors[value].numpy()
+            case "bytes":
+                return tensors[value].numpy().tobytes()
+            case "dict":
+                return {k: walk(v) for k, v in value}
+            case "list":
+                return [walk(v) for v in value]
+            case "tuple":
+                return tuple(walk(v) for v in value)
+        raise ValueError(kind)
+
+    return walk(json.loads(skeleton))
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace a file by new content such that a reader, or a crash, sees the old or the new, never a mixture."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(part, path)
+    except OSError as e:
+        part.unlink(missing_ok=True)
+        raise VitrailError(f"cannot write {path}: {e.strerror}; free some space or choose another folder with out=") from e
+
+
+def save(path: Path, tree: Tree, *, private: bool = False, about: dict[str, str] | None = None) -> None:
+    """Write a tree; a private one is readable by its owner alone."""
+    tensors, skeleton = pack(tree)
+    data = safetensors.torch.save(tensors, {**(about or {}), _TREE: skeleton})
+    write_atomically(path, data, 0o600 if private else 0o644)
+
+
+def load(path: Path) -> Tree:
+    """Read a tree back; a file that is not one is refused by name."""
+    try:
+        with safe_open(path, "pt") as f:
+            about = f.metadata() or {}
+            tensors = {name: f.get_tensor(name) for name in f.keys()}
+        return unpack(tensors, about[_TREE])
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError, RecursionError) as e:
+        raise Malformed(f"{path} is damaged or not a vitrail file ({type(e).__name__}: {e})") from e

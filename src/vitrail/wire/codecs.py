@@ -1,0 +1,108 @@
+"""How an array becomes bytes, and how bytes that cannot be trusted become an array again.
+
+A codec is named in the message, so decoding needs nothing but the bytes. `decode` accepts exactly what `encode` can
+produce and raises `Malformed` for everything else: a wrong length, a value out of range, a number that is not one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.errors import Malformed, VitrailError
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A named pair of functions between an array and bytes."""
+
+    name: str
+    encode: Callable[[Array], bytes]
+    decode: Callable[[bytes, Shape], Array]
+
+
+def _fits(payload: bytes, expected: int, name: str, shape: Shape) -> None:
+    if len(payload) != expected:
+        raise Malformed(f"{name} of shape {shape} takes {expected} bytes, these are {len(payload)}")
+
+
+def _number(name: str, dtype: str) -> Codec:
+    """A plain little-endian array; floats must be finite."""
+    wire = np.dtype(dtype)
+
+    def encode(a: Array) -> bytes:
+        out = np.ascontiguousarray(a, dtype=wire)
+        if wire.kind != "f" and not np.array_equal(out, a):
+            raise VitrailError(f"values of {a.dtype} do not fit {name}; use a wider codec")
+        return out.tobytes()
+
+    def decode(payload: bytes, shape: Shape) -> Array:
+        _fits(payload, math.prod(shape) * wire.itemsize, name, shape)
+        a = np.frombuffer(payload, dtype=wire).reshape(shape)
+        if wire.kind == "f" and not np.isfinite(a).all():
+            raise Malformed(f"{np.count_nonzero(~np.isfinite(a))} of {a.size} numbers are NaN or infinite")
+        return a
+
+    return Codec(name, encode, decode)
+
+
+def _packed(width: int) -> Codec:
+    """Unsigned integers of `width` bits each, most significant bit first, without gaps; 1 is a mask."""
+    name = f"u{width}"
+
+    def encode(a: Array) -> bytes:
+        flat = np.asarray(a).reshape(-1)
+        if flat.size and (flat.min() < 0 or flat.max() >> width):
+            raise VitrailError(f"values from {flat.min()} to {flat.max()} do not fit {width} bits; use a wider codec")
+        if width == 1:
+            return np.packbits(flat.astype(bool)).tobytes()
+        shifts = np.arange(width - 1, -1, -1, dtype=np.uint32)
+        return np.packbits((flat.astype(np.uint32)[:, None] >> shifts & 1).astype(np.uint8)).tobytes()
+
+    def decode(payload: bytes, shape: Shape) -> Array:
+        n = math.prod(shape)
+        _fits(payload, -(-n * width // 8), name, shape)
+        bits = np.unpackbits(np.frombuffer(payload, np.uint8))
+        if bits[n * width :].any():
+            raise Malformed(f"{name}: the last byte has bits set beyond the last element")
+        bits = bits[: n * width]
+        if width == 1:
+            return bits.reshape(shape)
+        values = np.zeros(n, np.uint32)
+        for column in bits.reshape(n, width).T:
+            values = values << 1 | column
+        return values.reshape(shape)
+
+    return Codec(name, encode, decode)
+
+
+CODECS: tuple[Codec, ...] = (
+    _number("float32", "<f4"),
+    _number("float16", "<f2"),
+    _number("bytes", "<u1"),
+    _number("int32", "<i4"),
+    _number("int64", "<i8"),
+    _number("seed", "<u8"),
+    *(_packed(width) for width in range(1, 17)),
+)
+BY_NAME = {codec.name: codec for codec in CODECS}
+
+
+def bits_for(largest: int) -> str:
+    """The narrowest packed codec that holds 0..largest.
+
+    >>> bits_for(1), bits_for(10), bits_for(255)
+    ('u1', 'u4', 'u8')
+    """
+    width = max(1, int(largest).bit_length())
+    if width > 16:
+        return "int32"
+    return f"u{width}"

@@ -1,0 +1,303 @@
+"""The feature networks: what they give, what they were shipped as, and what they refuse."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from vitrail.data import load
+from vitrail.data.catalog import SOURCES
+from vitrail.errors import Malformed, VitrailError
+from vitrail.nets import features
+from vitrail.nets.features import FEATURES, TRAINED_ON, Features, choose_features, load_features
+
+OWN = ["vitrail-fashion", "vitrail-cifar"]
+needs_assets = pytest.mark.skipif("VITRAIL_ASSETS" not in os.environ, reason="VITRAIL_ASSETS is not set")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = Path(__file__).parents[2] / "scripts" / "train_features.py"
+    spec = importlib.util.spec_from_file_location("train_features", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pictures(n: int, channels: int = 3, size: int = 32) -> torch.Tensor:
+    return torch.rand(n, channels, size, size, generator=torch.Generator().manual_seed(1)) * 2 - 1
+
+
+def plain_network(name: str) -> nn.Sequential:
+    """The same network as a list of torch's own layers, filled from the file by torchvision's key names."""
+    layers: list[nn.Module] = []
+    tensors = load_file(features.WEIGHTS / f"{name}.safetensors")
+    for block in ((16,), (32, 32), (64, 64), (96, 96)):
+        for _ in block:
+            weight, bias = (tensors[f"features.{len(layers)}.{part}"].float() for part in ("weight", "bias"))
+            conv = nn.Conv2d(weight.shape[1], weight.shape[0], 3, padding=1)
+            conv.load_state_dict({"weight": weight, "bias": bias})
+            layers += [conv, nn.ReLU()]
+        layers.append(nn.AvgPool2d(2))
+    return nn.Sequential(*layers[:-1])
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_outputs_are_every_relu_of_the_plain_network(name: str) -> None:
+    psi, x, expected = load_features(name), pictures(3), []
+    y = x
+    for layer in plain_network(name):
+        y = layer(y)
+        if isinstance(layer, nn.ReLU):
+            expected.append(y)
+    got = psi(x)
+    assert len(got) == 7
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(psi.flat(x), torch.cat([y.flatten(1) for y in expected], dim=1))
+
+
+@pytest.mark.parametrize("size", [1, 8, 16, 28, 32, 64])
+def test_dim_is_the_number_of_features_at_any_size(size: int) -> None:
+    psi, x = load_features("vitrail-fashion"), pictures(2, 1, size)
+    assert psi.flat(x).shape == (2, psi.dim((1, size, size)))
+    psi.layers = (1, 5)
+    assert psi.flat(x).shape == (2, psi.dim((1, size, size)))
+
+
+def test_grey_is_colour_with_equal_channels() -> None:
+    psi, x = load_features("vitrail-cifar"), pictures(2, channels=1)
+    torch.testing.assert_close(psi.flat(x), psi.flat(x.repeat(1, 3, 1, 1)))
+
+
+def test_layers_beyond_the_last_chosen_are_never_computed() -> None:
+    psi = load_features("vitrail-fashion")
+    everything = psi(pictures(2))
+    psi.layers = (3, 1)
+    for conv in psi.convs[4:]:
+        conv.register_forward_hook(lambda *_: pytest.fail("computed"))
+    got = psi(pictures(2))
+    assert [torch.equal(a, b) for a, b in zip(got, (everything[1], everything[3]), strict=True)] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("layers", [(), (-1,), (0, 7)])
+def test_layers_that_are_not_there_are_refused(layers: tuple[int, ...]) -> None:
+    psi = load_features("vitrail-fashion")
+    with pytest.raises(VitrailError, match="0 to 6"):
+        psi.layers = layers
+
+
+def test_psi_is_frozen_and_lets_gradients_through() -> None:
+    psi, x = load_features("vitrail-fashion"), pictures(2).requires_grad_()
+    assert not psi.train().training
+    assert not any(p.requires_grad for p in psi.parameters())
+    psi.flat(x).mean(dim=0).square().sum().backward()
+    assert x.grad is not None
+    assert (x.grad != 0).double().mean() > 0.99  # hardly a pixel goes without
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 2, 32, 32)])
+def test_what_is_not_pictures_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(VitrailError, match="1 or 3"):
+        load_features("vitrail-fashion")(torch.zeros(shape))
+
+
+def test_the_choice_was_never_trained_on_the_data() -> None:
+    more = ["cifar10:1", "hf:zalando-datasets/fashion_mnist", "hf:uoft-cs/cifar10", "npz:FashionMNIST.npz"]
+    for data in [*SOURCES, *more]:
+        source = TRAINED_ON[choose_features(data)].partition("-")[0]  # fashion or cifar10
+        assert source not in data.lower()
+    assert set(TRAINED_ON) == set(FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("mnist", "vitrail-fashion"),
+        ("mnist5k", "vitrail-fashion"),
+        ("digits", "vitrail-fashion"),
+        ("cifar10:1-3", "vitrail-fashion"),
+        ("folder:scans", "vitrail-fashion"),
+        ("fashion-mnist", "vitrail-cifar"),
+        ("svhn", "vitrail-cifar"),
+        ("celeba", "vitrail-cifar"),
+    ],
+)
+def test_choice(data: str, name: str) -> None:
+    assert choose_features(data) == name
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(VitrailError, match="vitrail-fashion, vitrail-cifar, vgg19"):
+        load_features("vgg11")
+
+
+def test_folding_changes_no_logits_and_gives_channels_mean_square_one(script: ModuleType) -> None:
+    torch.manual_seed(3)
+    net, x = script.Classifier(features.SMALL, 10), pictures(64)
+    with torch.no_grad():
+        for bn in net.norms:
+            bn.weight.uniform_(0.5, 2)
+            bn.bias.uniform_(-0.5, 1)
+            bn.momentum = 1.0  # so that one pass sets the statistics
+        net.train()(x)
+        expected = net.eval()(x)
+    tensors = script.fold(net, x)
+    psi = Features("folded", features.SMALL)
+    for place, conv in zip(features.SMALL.places, psi.convs, strict=True):
+        conv.load_state_dict({part: tensors[f"features.{place}.{part}"] for part in ("weight", "bias")})
+    outputs = psi(x)
+    logits = outputs[-1].mean(dim=(2, 3)) @ tensors["classifier.weight"].T + tensors["classifier.bias"]
+    torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-4)
+    for y in outputs:
+        square = y.square().mean(dim=(0, 2, 3))
+        assert square.max() < 1.001
+        assert ((square - 1).abs() < 1e-3).double().mean() > 0.7  # the others hardly ever fire
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_shipped_file_is_small_and_its_card_tells_of_it(name: str) -> None:
+    assert (features.WEIGHTS / f"{name}.safetensors").stat().st_size < 500_000
+    assert f"## {name}" in (features.WEIGHTS / "README.md").read_text()
+
+
+@needs_assets
+@pytest.mark.parametrize(
+    ("name", "data", "least"),
+    [("vitrail-fashion", "fashion-mnist", 0.88), ("vitrail-cifar", "cifar10:1", 0.6)],
+)
+def test_shipped_network_names_held_out_pictures(name: str, data: str, least: float) -> None:
+    held_out = load(data).test
+    assert held_out.labels is not None
+    x = torch.from_numpy(held_out.pixels[:1000]).float() / 127.5 - 1
+    tensors = load_file(features.WEIGHTS / f"{name}.safetensors")
+    last = load_features(name)(x)[-1].mean(dim=(2, 3))
+    named = (last @ tensors["classifier.weight"].float().T + tensors["classifier.bias"].float()).argmax(dim=1)
+    assert np.mean(named.numpy() == held_out.labels[:1000]) > least
+
+
+def test_vgg19_has_the_features_of_the_paper() -> None:
+    psi = Features("vgg19", features.VGG19)
+    assert psi.dim((3, 32, 32)) == 303_104
+    assert psi.plan.places == (
+        0,
+        2,
+        5,
+        7,
+        10,
+        12,
+        14,
+        16,
+        19,
+        21,
+        23,
+        25,
+        28,
+        30,
+        32,
+        34,
+    )  # torchvision's vgg19
+
+
+@needs_assets
+def test_vgg19_loads_and_takes_pictures_as_imagenet_ones() -> None:
+    psi, x = load_features("vgg19"), pictures(1, size=8)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    first = torch.relu(psi.convs[0](((x + 1) / 2 - mean) / std))
+    torch.testing.assert_close(psi(x)[0], first, rtol=1e-4, atol=1e-4)
+    assert psi.flat(x).shape == (1, psi.dim((3, 8, 8)))
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without VGG19 and without internet."""
+    monkeypatch.setenv("VITRAIL_ASSETS", str(tmp_path / "assets"))
+    monkeypatch.setattr(features, "VGG19_URL", "http://127.0.0.1:9/vgg19-dcbb9e9d.pth")
+    return tmp_path
+
+
+def test_missing_vgg19_says_which_file_where_and_both_remedies(nowhere: Path) -> None:
+    with pytest.raises(VitrailError) as refusal:
+        load_features("vgg19", home=nowhere / "home")
+    for part in (
+        "vgg19-dcbb9e9d.pth",
+        str(nowhere / "assets" / "weights"),
+        str(nowhere / "home" / "downloads"),
+        "connect to the internet",
+        "or put",
+    ):
+        assert part in str(refusal.value)
+
+
+def test_download_with_another_checksum_is_refused_and_nothing_stays(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nowhere / "vgg19-dcbb9e9d.pth").write_bytes(b"not the weights")
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(nowhere))
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(
+            features, "VGG19_URL", f"http://127.0.0.1:{server.server_port}/vgg19-dcbb9e9d.pth"
+        )
+        with pytest.raises(VitrailError, match="hash"):
+            load_features("vgg19", home=nowhere / "home")
+        server.shutdown()
+    assert not [p for p in (nowhere / "home").rglob("*") if p.is_file()]
+
+
+class Trap:
+    """An object whose unpickling would run code."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Path.touch, (Path("trap-was-sprung"),)  # type: ignore[return-value]
+
+
+def test_vgg19_file_never_runs_code(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(nowhere)
+    target = nowhere / "home" / "downloads" / "weights" / "vgg19-dcbb9e9d.pth"
+    target.parent.mkdir(parents=True)
+    torch.save({"features.0.weight": Trap()}, target)
+    with pytest.raises(Malformed, match=r"vgg19-dcbb9e9d.pth"):
+        load_features("vgg19", home=nowhere / "home")
+    assert not (nowhere / "trap-was-sprung").exists()
+
+
+def test_truncated_or_wrong_weights_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = (features.WEIGHTS / "vitrail-fashion.safetensors").read_bytes()
+    tensors = load_file(features.WEIGHTS / "vitrail-fashion.safetensors")
+    monkeypatch.setattr(features, "WEIGHTS", tmp_path)
+    path = tmp_path / "vitrail-fashion.safetensors"
+    for content in (b"", whole[:1000], whole[:-1], b"\xff" * 1000):
+        path.write_bytes(content)
+        with pytest.raises(Malformed, match=path.name):
+            load_features("vitrail-fashion")
+    key = "features.0.weight"
+    for changed in (tensors[key][:, :2].contiguous(), torch.full_like(tensors[key], torch.nan)):
+        save_file(tensors | {key: changed}, path)
+        with pytest.raises(Malformed, match=key):
+            load_features("vitrail-fashion")
+    save_file({k: t for k, t in tensors.items() if k != key}, path)
+    with pytest.raises(Malformed, match="missing"):
+        load_features("vitrail-fashion")
+    path.unlink()
+    with pytest.raises(Malformed, match=path.name):
+        load_features("vitrail-fashion")

@@ -1,6 +1,7 @@
 """Train one of the feature networks that come with the package, and write it as they are shipped.
 
-    python scripts/train_features.py fashion-mnist -o src/vitrail/nets/weights/vitrail-fashion.safetensors
+    python scripts/train_features.py fashion-mnist -o vitrail-fashion.safetensors
+    python scripts/train_features.py cifar10:1 --recoloured 0.25 -o vitrail-cifar.safetensors
 
 A classifier with batch normalisation is trained; convolutions and biases are written, in half precision.
 """

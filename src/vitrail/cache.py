@@ -1,22 +1,13 @@
-"""Values that are costly to compute and never change, kept in the home folder under a name of their content."""
+"""Values that are costly to compute and never change, kept in the home folder and named by their content."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
-
-import platformdirs
 
 from vitrail.errors import Malformed, VitrailError
+from vitrail.home import home
 from vitrail.state import State, load, save
 from vitrail.wire.message import digest
-
-
-def home() -> Path:
-    """The folder for downloads, caches and budgets: $VITRAIL_HOME, or the platform's user data folder."""
-    chosen = os.environ.get("VITRAIL_HOME")
-    return Path(chosen) if chosen else platformdirs.user_data_path("vitrail")
 
 
 def remember(kind: str, key: str, compute: Callable[[], State]) -> State:

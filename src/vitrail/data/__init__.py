@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from vitrail.data.catalog import PARTITIONS, SOURCES
     from vitrail.data.draw import draw_partition
     from vitrail.data.given import from_arrays, from_torch
-    from vitrail.data.lookup import home
     from vitrail.data.partitions import Partition, partition
     from vitrail.data.pictures import Dataset, Pictures
     from vitrail.data.sources import load
@@ -24,7 +23,6 @@ __all__ = [
     "draw_partition",
     "from_arrays",
     "from_torch",
-    "home",
     "load",
     "parse_partition",
     "parse_source",
@@ -40,7 +38,6 @@ _WHERE = {
     "draw_partition": "draw",
     "from_arrays": "given",
     "from_torch": "given",
-    "home": "lookup",
     "load": "sources",
     "parse_partition": "specs",
     "parse_source": "specs",

@@ -64,7 +64,7 @@ def as_bytes(array: NDArray[Any], where: str) -> NDArray[np.uint8]:
 def gather(
     train: tuple[Any, Any], test: tuple[Any, Any], size: int, where: str
 ) -> tuple[Pictures, Pictures | None, tuple[str, ...]]:
-    """Train pictures, test pictures where there are any, and the names of the classes, from images and labels."""
+    """Train pictures, test pictures where there are any, and the names of the classes."""
     (images, labels), (test_images, test_labels) = train, test
     if test_images is None and test_labels is not None:
         raise Malformed(f"{where}: test labels without test pictures")
@@ -104,7 +104,7 @@ def _flat(labels: Any, where: str) -> NDArray[Any]:
         array = array[:, 0]
     if array.ndim != 1:
         raise Malformed(f"{where}: labels of shape {array.shape}, expected one for each picture")
-    if array.dtype.kind == "f" and np.all(array == np.rint(array)):
+    if array.dtype.kind == "f" and np.all(np.isfinite(array) & (array == np.rint(array))):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iuUb":
         raise Malformed(f"{where}: labels of type {array.dtype}, expected whole numbers or text")

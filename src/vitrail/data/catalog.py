@@ -10,7 +10,7 @@ SOURCES: dict[str, str] = {
     "cifar10": "CIFAR-10, 50,000 + 10,000 photographs; cifar10:1 or cifar10:1-3 takes those train batches",
     "svhn": "Street View House Numbers, 73,257 + 26,032 cropped digits",
     "celeba": "CelebA, 162,770 + 19,962 aligned faces with 40 attributes (64x64 unless size is given)",
-    "folder:PATH": "your pictures: PATH/*, PATH/label/* or PATH/client/label/*; or these in PATH/train and PATH/test",
+    "folder:PATH": "your pictures: PATH/*, PATH/label/* or PATH/client/label/*, also in PATH/train + test",
     "npz:PATH": "your arrays: images/labels, x_train/y_train/x_test/y_test or train_images/train_labels/...",
     "hf:NAME": "a data set of the Hugging Face hub, or a local folder of one",
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,13 @@ from vitrail.data.download import into_place
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.data.progress import shown
 from vitrail.data.request import Request
-from vitrail.errors import Malformed
+from vitrail.errors import Malformed, VitrailError
 
 _TRAIN, _TEST = "0", "2"  # 1 is the validation part, which stays unused
 
 
 def read(request: Request) -> Dataset:
-    """CelebA's train and test parts, decoded once and then mapped from a file: they may not fit into memory."""
+    """CelebA's train and test parts, decoded once and then mapped from a file, which spares the memory."""
     archive, attributes, partition = (
         request.file(name)
         for name in ("img_align_celeba.zip", "list_attr_celeba.txt", "list_eval_partition.txt")
@@ -91,7 +90,9 @@ def _decoded(archive: Path, order: list[str], request: Request) -> NDArray[np.ui
             cache = request.home / "cache" / f"celeba-{request.size}-{key}.npy"
             if not cache.is_file():
                 _decode_into(cache, packed, [members[name] for name in order], request)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except VitrailError:
+        raise
+    except Exception as error:  # zipfile fails in many ways on bytes that are no zip
         raise Malformed(f"{archive}: not a whole zip file ({error})") from error
     pixels: NDArray[np.uint8] = np.load(cache, mmap_mode="r", allow_pickle=False)
     return pixels

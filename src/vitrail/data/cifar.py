@@ -15,6 +15,7 @@ from vitrail.errors import Malformed
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _RECORD = 1 + 3 * 32 * 32
+PICTURES = 10_000  # in each file; checked, because half a file is a whole number of records, too
 
 
 def read(request: Request) -> Dataset:
@@ -39,9 +40,9 @@ def read(request: Request) -> Dataset:
 
 def _batch(path: Path) -> Pictures:
     raw = np.fromfile(path, np.uint8)
-    if len(raw) == 0 or len(raw) % _RECORD:
+    if len(raw) != PICTURES * _RECORD:
         raise Malformed(
-            f"{path}: {len(raw):,} bytes, expected a multiple of {_RECORD:,} (one label, 3x32x32 pixels)"
+            f"{path}: {len(raw):,} bytes, expected {PICTURES:,} pictures of {_RECORD:,} (label, 3x32x32)"
         )
     records = raw.reshape(-1, _RECORD)
     labels = records[:, 0]

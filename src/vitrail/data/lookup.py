@@ -12,18 +12,11 @@ from vitrail.data.download import DownloadError, download, into_place
 from vitrail.data.official import FILES
 from vitrail.data.progress import Progress
 from vitrail.errors import Malformed, VitrailError
+from vitrail.home import home
+
+__all__ = ["ASSETS", "find", "home"]
 
 ASSETS = "VITRAIL_ASSETS"
-
-
-def home() -> Path:
-    """The folder for downloads and caches: VITRAIL_HOME, or else the user's data folder."""
-    given = os.environ.get("VITRAIL_HOME")
-    if given:
-        return Path(given).expanduser()
-    import platformdirs
-
-    return platformdirs.user_data_path("vitrail")
 
 
 def find(
@@ -87,7 +80,7 @@ def _unpack(archive: Path, name: str, folder: Path) -> Path:
                     with into_place(folder / inside) as out:
                         shutil.copyfileobj(stream, out, 1 << 20)
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        raise Malformed(f"{archive}: cannot be unpacked ({error}); delete it and fetch it again") from error
+        raise Malformed(f"{archive}: cannot be unpacked ({error})") from error
     if not (folder / name).is_file():
-        raise Malformed(f"{archive}: holds no file {name}; delete it and fetch it again")
+        raise Malformed(f"{archive}: holds no file {name}")
     return folder / name

@@ -50,6 +50,8 @@ _SCHEMES: dict[str, Callable[[Task], list[Indices]]] = {
     "folders": schemes.folders,
 }
 
+OVERLAPPING = ("bootstrap", "attributes")  # where a picture may belong to several clients, or to none
+
 
 def partition(
     spec: str, data: Dataset, clients: int, rng: np.random.Generator, server_share: float = 0.0
@@ -72,6 +74,11 @@ def partition(
     if not len(pool):
         raise VitrailError(
             f"partition={spec}: data={data.name} leaves no pictures for the clients; use more pictures"
+        )
+    if clients > len(pool) and parsed.name not in OVERLAPPING:
+        n = len(pool)
+        raise VitrailError(
+            f"partition={spec}: {clients:,} clients for {n:,} pictures; use at most clients={n}"
         )
     parts = _SCHEMES[parsed.name](Task(parsed, data, pool, clients, rng))
     # In the order of the data set: what a client holds is a set, and files on disk are read forwards.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ class Pictures:
     def take(self, indices: NDArray[np.int64]) -> Pictures:
         """The pictures at these positions, in this order."""
 
-        def pick(a):  # type: ignore[no-untyped-def]
+        def pick(a: NDArray[Any] | None) -> Any:
             return None if a is None else a[indices]
 
         return Pictures(self.pixels[indices], pick(self.labels), pick(self.attributes), pick(self.groups))

@@ -6,6 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitrail.errors import VitrailError
+
+
+def side(size: int | None, usual: int = 32) -> int:
+    """The size asked for, or else the usual one."""
+    size = usual if size is None else size
+    if not 1 <= size <= 4096:
+        raise VitrailError(f"size={size}: must be between 1 and 4096, such as {usual}")
+    return size
+
 
 def fit(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Pictures (n, c, h, w) cropped to their central square and brought to size x size.
@@ -17,12 +27,12 @@ def fit(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     array([0, 0, 9], dtype=uint8)
     """
     n, c, height, width = pixels.shape
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    square = pixels[:, :, top : top + side, left : left + side]
-    if side == size:
+    short = min(height, width)
+    top, left = (height - short) // 2, (width - short) // 2
+    square = pixels[:, :, top : top + short, left : left + short]
+    if short == size:
         return np.ascontiguousarray(square)
-    if (side, size) == (28, 32):
+    if (short, size) == (28, 32):
         return np.pad(square, ((0, 0), (0, 0), (2, 2), (2, 2)))
     out = np.empty((n, c, size, size), np.uint8)
     for i in range(n):

@@ -56,15 +56,9 @@ class Task:
             raise self.refuse(f"there is no attribute {name}; {nearest(name, self.data.attributes)}")
         return columns[:, self.data.attributes.index(name)]
 
-    def enough(self, parts: int, what: str, remedy: str) -> None:
-        """Refuse to cut the pool into more parts than it has pictures."""
-        if parts > len(self.pool):
-            raise self.refuse(f"{parts:,} {what} for {len(self.pool):,} pictures; {remedy}")
-
 
 def iid(task: Task) -> list[Indices]:
     """Shuffled and dealt evenly."""
-    task.enough(task.clients, "clients", f"use at most clients={len(task.pool)}")
     return np.array_split(task.rng.permutation(task.pool), task.clients)
 
 
@@ -79,11 +73,13 @@ def shards(task: Task) -> list[Indices]:
     from flwr_datasets.partitioner import ShardPartitioner
 
     n = task.clients * task.spec.count
-    task.enough(n, "shards", f"use at most shards:{len(task.pool) // task.clients or 1} or fewer clients")
+    if n > len(task.pool):
+        most = len(task.pool) // task.clients
+        raise task.refuse(f"{n:,} shards for {len(task.pool):,} pictures; use at most shards:{most}")
     by_label = np.lexsort((task.rng.random(len(task.pool)), task.labels()))
     cut = np.array_split(task.pool[by_label], n)
-    # flwr-datasets leaves out the pictures that do not fill a last shard. We cut the shards, which then differ
-    # by one picture at most, and have it deal rows that stand for them.
+    # flwr-datasets leaves out the pictures that do not fill a last shard. We cut the shards, which then
+    # differ by one picture at most, and have it deal rows that stand for them.
     dealer = ShardPartitioner(
         task.clients, "shard", num_shards_per_partition=task.spec.count, shard_size=1, seed=_seed(task.rng)
     )
@@ -96,20 +92,17 @@ def dirichlet(task: Task) -> list[Indices]:
     """Each label is divided in proportions drawn from Dirichlet(α); small α leaves clients empty."""
     from flwr_datasets.partitioner import DirichletPartitioner
 
-    task.enough(task.clients, "clients", f"use at most clients={len(task.pool)}")
     kind = task.attribute().astype(np.int64) if task.spec.attribute else task.labels()
-    # flwr-datasets gives a client consecutive pictures of a label; shuffled first, they are a random set. And it
-    # rounds the cuts between clients down, which with a small α leaves strays of every label to the last client.
-    # So each picture stands for two rows and belongs to whoever gets the first: that rounds to the nearest.
+    # flwr-datasets gives a client consecutive pictures of a label; shuffled first, they are a random set. And
+    # it rounds the cuts between clients down, which with a small α leaves strays of every label to the last
+    # client. So each picture is two rows and belongs to whoever gets the first: that rounds to the nearest.
     order = task.rng.permutation(len(task.pool))
-    # Its two defaults we change: a minimum size is never reached with a small α (it gives up after ten draws),
-    # and with balancing the division is not Dirichlet's.
+    # No minimum size: with a small α it is never reached, and flwr-datasets gives up after ten draws.
     divider = DirichletPartitioner(
         task.clients,
         "kind",
         alpha=task.spec.number,
         min_partition_size=0,
-        self_balancing=False,
         shuffle=False,
         seed=_seed(task.rng),
     )
@@ -126,12 +119,11 @@ def _deal(partitioner: Any, clients: int, column: str, values: Indices) -> list[
     import datasets
 
     rows = np.arange(len(values))
-    partitioner.dataset = datasets.Dataset.from_dict({column: values, "row": rows}).with_format("numpy")
+    partitioner.dataset = datasets.Dataset.from_dict({column: values, "row": rows})
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", category=FutureWarning, module="pyarrow"
-        )  # between datasets and pyarrow
-        return [np.asarray(partitioner.load_partition(i)["row"], np.int64) for i in range(clients)]
+        # Something between datasets and pyarrow.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="pyarrow")
+        return [np.asarray(partitioner.load_partition(i)[:]["row"], np.int64) for i in range(clients)]
 
 
 def classes(task: Task) -> list[Indices]:
@@ -183,9 +175,8 @@ def _class_sets(task: Task) -> list[Indices]:
     held: list[list[Indices]] = [[] for _ in sets]
     for k in range(kinds):
         holders = [i for i, s in enumerate(sets) if k in s]
-        for i, part in zip(
-            holders, _split(task.rng.permutation(task.pool[labels == k]), len(holders)), strict=True
-        ):
+        of_class = task.rng.permutation(task.pool[labels == k])
+        for i, part in zip(holders, _split(of_class, len(holders)), strict=True):
             held[i].append(part)
     return [np.concatenate(parts) for parts in held]
 

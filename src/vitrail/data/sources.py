@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from vitrail.data.lookup import home as default_home
+from vitrail.data.official import FILES
 from vitrail.data.pictures import Dataset
 from vitrail.data.progress import Progress
 from vitrail.data.request import Request
+from vitrail.data.resize import side
 from vitrail.data.specs import parse_source
 from vitrail.data.split import check_share
-from vitrail.errors import VitrailError
+from vitrail.errors import Malformed
+from vitrail.home import home as default_home
 
 # The module that reads a source; each has a function `read(request)`. They are imported when asked for.
 _READERS = {
@@ -46,12 +48,14 @@ def load(
     """
     source = parse_source(spec)
     check_share(held_out)
-    if size is None:
-        size = 64 if source.name == "celeba" else 32
-    if not 1 <= size <= 4096:
-        raise VitrailError(f"size={size}: must be between 1 and 4096, such as 32")
+    size = side(size, usual=64 if source.name == "celeba" else 32)
     read = cast(
         Callable[[Request], Dataset],
         importlib.import_module(f"vitrail.data.{_READERS[source.name]}").read,
     )
-    return read(Request(source, size, held_out, home or default_home(), progress))
+    try:
+        return read(Request(source, size, held_out, home or default_home(), progress))
+    except Malformed as problem:
+        if source.name not in FILES:
+            raise
+        raise Malformed(f"{problem}; replace the file, or remove it to have it downloaded") from problem

@@ -88,7 +88,7 @@ class Embedded:
                 worker = idle.pop()
                 worker.give(*job)
                 busy[worker.pipe] = worker
-            for pipe in wait(list(busy)):
+            for pipe in wait(list(busy)) if busy else ():
                 worker = busy.pop(pipe)  # type: ignore[arg-type]
                 job, answer = worker.job, worker.collect()
                 if isinstance(answer, Failure):  # the process died: replace it, and try the client once more

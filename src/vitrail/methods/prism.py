@@ -12,7 +12,7 @@ along a cosine (schedule="constant" is the paper's).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -50,6 +50,10 @@ class Prism(Simple):
     gradient: Annotated[
         Literal["identity", "theta"], Field(description="straight-through gradient: plain, or times θ")
     ] = "identity"
+    sampling: Annotated[
+        Literal["stratified", "independent"],
+        Field(description="how the K uploaded masks are drawn: jointly, so that their mean strays less, or each alone"),
+    ] = "stratified"
     final_mask: Annotated[
         Literal["mode", "sample"], Field(description="the stored mask: θ > 1/2, or drawn from θ as in the paper")
     ] = "mode"
@@ -89,11 +93,17 @@ class Prism(Simple):
             raise VitrailError("from= names a run with another generator, picture size or labels; start from one like this")
         return start
 
+    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
+        """Everyone asked takes part; who they are gives each a stratum."""
+        return {**server, "who": list(clients)}, clients
+
     def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
         """θ_t as exact counts of masks: log2(K+1) bits an element, the same for every client."""
-        parts = {"seed": ("seed", np.uint64([server["seed"]]))}
+        parts = {"seed": ("seed", np.array([server["seed"]], np.uint64))}
+        if self.sampling == "stratified":
+            parts["stratum"] = ("int32", np.array([server["who"].index(client), len(server["who"])], np.int32))
         if server["counts"] is not None:
-            parts["clients"] = ("int32", np.int32([server["clients"]]))
+            parts["clients"] = ("int32", np.array([server["clients"]], np.int32))
             parts["counts"] = (bits_for(server["clients"]), server["counts"])
         return Outgoing(parts)
 
@@ -118,16 +128,16 @@ class Prism(Simple):
     def scores(self, told: Mapping[str, Any]) -> Tensor:
         """s = logit(clamp(θ)) from seed and counts, to the same bits on both sides."""
         if told.get("counts") is None:
-            return torch.randn(self.size, generator=Rng((int(told["seed"]),)).child("scores").torch())
-        theta = torch.from_numpy(np.asarray(told["counts"], np.float32)) / int(told["clients"])
+            return torch.randn(self.size, generator=Rng((_first(told["seed"]),)).child("scores").torch())
+        theta = torch.from_numpy(np.asarray(told["counts"], np.float32)) / _first(told["clients"])
         return torch.logit(theta.clamp(self.clamp, 1 - self.clamp))
 
     # -- client ---------------------------------------------------------------------------------------------------
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, client side."""
-        told = {k: v if k == "counts" else int(v[0]) for k, v in message.parts.items()}
-        psi, net = self.psi(), self.net(told["seed"])
+        told = message.parts
+        psi, net = self.psi(), self.net(int(told["seed"][0]))
         device = self.task.device
         real = self.real_moments(psi, data)
         present = torch.nonzero(real.share, as_tuple=True)[0].to(device)
@@ -152,9 +162,21 @@ class Prism(Simple):
             smooth = fake.detach()
             losses.append(loss.detach())
 
-        upload = torch.rand(self.size, generator=rng.child("upload").torch()) < torch.sigmoid(s.detach().cpu())
+        upload = self.uniform(message, rng) < torch.sigmoid(s.detach().cpu())  # M ~ Bern(θ), the one that travels
         reply = Reply({"mask": upload.numpy(), "metric.loss": np.float32([torch.stack(losses).mean().item()])})
         return {"optimizer": dict(optimizer.state[s])}, reply
+
+    def uniform(self, message: Incoming, rng: Rng) -> Tensor:
+        """Uniform numbers to compare θ with: a client's own, or one draw for all clients shifted by k/K for the k-th.
+
+        Either way each mask is Bern(θ). With independent draws the mean of K masks has variance θ(1-θ)/K at every
+        round, which carries the scores away from where training left them; shifted draws meet it to within 1/K.
+        """
+        if self.sampling == "independent":
+            return torch.rand(self.size, generator=rng.child("upload").torch())
+        k, of = map(int, message.parts["stratum"])
+        common = Rng((int(message.parts["seed"][0]),)).child("strata", message.round).torch()
+        return (torch.rand(self.size, generator=common) + k / of) % 1
 
     def rate(self, t: int) -> float:
         """The learning rate of round t."""
@@ -174,3 +196,8 @@ class Prism(Simple):
         return Moments.from_tree(remember("moments", key, compute), self.task.device)
 
 
+
+
+def _first(value: Any) -> int:
+    """A whole number, alone or in an array of one."""
+    return int(np.ravel(value)[0])

@@ -1,0 +1,186 @@
+"""The verbs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="vitrail",
+    help="Train one image generator over data that may not be pooled.",
+    epilog="First steps: `vitrail run prism`, then `vitrail sample runs/prism-mnist5k-1 -o grid.png`.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings to change, such as clients=10 rounds=20")
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from vitrail import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _all(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    del version
+
+
+@app.command()
+def run(
+    what: Annotated[str, typer.Argument(metavar="METHOD|FILE.toml", help="a method of `vitrail list`, or a settings file")],
+    overrides: Overrides = None,
+) -> None:
+    """Train a generator.
+
+    `vitrail run prism` uses embedded digits and ten clients.
+
+    `vitrail run fedgan data=mnist clients=6 partition=skew:0.7 sync=g seed=1 out=runs/skewed`
+
+    `vitrail run prism data=folder:pictures partition=folders` takes your own: sub-folders are clients.
+
+    `vitrail run runs/skewed/settings.toml out=runs/again` repeats a run to the bit. `vitrail list METHOD` shows every
+    setting with its default.
+    """
+    from vitrail import config
+    from vitrail.run import begin
+
+    settings = config.resolve(what, dict(map(config.parse_override, overrides or [])))
+    _watched(lambda watch: begin(settings, None, watch))
+
+
+@app.command()
+def resume(
+    folder: Annotated[str, typer.Argument(help="the folder of an interrupted run")],
+    workers: Annotated[int | None, typer.Option(min=1, help="processes that train clients")] = None,
+) -> None:
+    """Go on with a run that was interrupted; its result has the bits of one that was not."""
+    from vitrail.run import resume as go_on
+
+    _watched(lambda watch: go_on(folder, workers=workers, watch=watch))
+
+
+def _watched(work: Any) -> None:
+    from rich.console import Console
+
+    from vitrail.watch import Terminal
+
+    watch = Terminal(Console(highlight=False))
+    try:
+        work(watch)
+    except KeyboardInterrupt:
+        watch.stop()
+        typer.echo(f"\nInterrupted; every finished round is saved. Go on with: vitrail resume {watch.folder or 'FOLDER'}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        watch.stop()
+
+
+@app.command()
+def sample(
+    model: Annotated[str, typer.Argument(help="a model file, or a run's folder")],
+    n: Annotated[int, typer.Option("-n", "--number", min=1, max=1_000_000, help="how many pictures")] = 64,
+    label: Annotated[str | None, typer.Option(help="a class's name or number; all in turn by default")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="the same seed gives the same pictures")] = 0,
+    out: Annotated[str, typer.Option("-o", "--out", help="grid.png, or data.npz for arrays (images, labels)")] = "grid.png",
+) -> None:
+    """Draw pictures from a trained generator."""
+    from pathlib import Path
+
+    from vitrail.artifact import load
+    from vitrail.errors import VitrailError
+
+    generator = load(model)
+    path = Path(out)
+    asked: int | str | None = int(label) if label is not None and label.isdigit() and label not in generator.classes else label
+    if path.suffix == ".npz":
+        import numpy as np
+
+        labels = generator.labels(n, asked)
+        pixels = (generator.sample(n, asked, seed) * 255).round().byte().permute(0, 2, 3, 1).numpy()
+        with path.open("wb") as f:
+            np.savez_compressed(f, images=pixels, **({} if labels is None else {"labels": labels.numpy()}))
+    elif path.suffix == ".png":
+        generator.grid(path, n, asked, seed)
+    else:
+        raise VitrailError(f"-o {out}: give a name that ends in .png (a grid) or .npz (arrays)")
+    typer.echo(f"{n} pictures in {out}")
+
+
+@app.command("list")
+def list_(
+    method: Annotated[str | None, typer.Argument(help="a method, to see its settings")] = None,
+) -> None:
+    """Methods, data and partitions, one line each; or a method's settings."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from vitrail.data.catalog import PARTITIONS, SOURCES
+    from vitrail.methods import METHODS
+
+    console = Console(highlight=False)
+
+    def show(title: str, rows: dict[str, str]) -> None:
+        table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False, title_style="bold")
+        for name, text in rows.items():
+            table.add_row(name.replace("[", r"\["), text.replace("[", r"\["))
+        console.print(table)
+        console.print()
+
+    if method is None:
+        show("methods (vitrail list METHOD shows settings)", {name: text for name, (_, text) in METHODS.items()})
+        show("data=", SOURCES)
+        show("partition=", PARTITIONS)
+        return
+    from vitrail.config import settings_model
+
+    model = settings_model(method)
+    rows = {
+        f"{f.alias or name}={f.get_default() if f.get_default() is not None else ''}": f.description or ""
+        for name, f in model.model_fields.items()
+        if name != "method"
+    }
+    show(f"settings of {method}", rows)
+
+
+@app.command()
+def partition(
+    out: Annotated[str, typer.Argument(help="the picture to write, such as partition.png")],
+    overrides: Overrides = None,
+) -> None:
+    """Draw who would hold which pictures, without training: clients x classes.
+
+    `vitrail partition p.png data=mnist clients=20 partition=dirichlet:0.1 seed=3`
+    """
+    from pathlib import Path
+
+    from vitrail import config
+    from vitrail.data import draw_partition
+    from vitrail.run import prepare
+
+    plan = prepare(config.resolve("prism", {"out": "-", **dict(map(config.parse_override, overrides or []))}))
+    draw_partition(plan.partition, plan.data, Path(out))
+    typer.echo(f"{len(plan.clients)} clients hold pictures, {len(plan.empty)} hold none: {out}")
+
+
+def main() -> None:
+    """The command line; a refusal is a message, never a traceback."""
+    from vitrail.errors import VitrailError
+
+    try:
+        app()
+    except VitrailError as e:
+        typer.echo(f"error: {e}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

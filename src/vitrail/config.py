@@ -1,0 +1,252 @@
+"""What a run is: one validated description, from a method's name or a TOML file, plus `key=value` overrides."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from vitrail.data.specs import parse_partition, parse_source
+from vitrail.errors import VitrailError
+from vitrail.methods import METHODS, method_class
+from vitrail.methods.base import Method, Task
+from vitrail.wire.message import digest
+
+GIVEN = "given"  # data handed over from Python, which no file can name
+
+
+class Settings(BaseModel):
+    """The settings every run has; each method adds its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, populate_by_name=True)
+
+    method: Annotated[str, Field(description="what is trained: see `vitrail list`")]
+    data: Annotated[str, Field(description="where pictures come from: see `vitrail list`")] = "mnist5k"
+    size: Annotated[int | None, Field(ge=8, le=256, description="pictures are made this many pixels square")] = None
+    held_out: Annotated[
+        float, Field(gt=0, lt=1, description="share kept apart where the data has no test set of its own")
+    ] = 0.2
+    labels: Annotated[Literal["auto", "ignore"], Field(description="use labels where there are any, or not")] = "auto"
+    clients: Annotated[int, Field(ge=1, le=1_000_000, description="how many clients share the data")] = 10
+    partition: Annotated[str, Field(description="who holds which pictures: see `vitrail list`")] = "iid"
+    server_share: Annotated[float, Field(ge=0, lt=1, description="share of the pictures the server holds")] = 0.0
+    rounds: Annotated[int, Field(ge=1, le=1_000_000, description="rounds of communication")] = 20
+    per_round: Annotated[int | None, Field(ge=1, description="clients drawn for each round; all by default")] = None
+    dropout: Annotated[float, Field(ge=0, lt=1, description="simulated chance that a client does not answer")] = 0.0
+    quorum: Annotated[int, Field(ge=1, description="answers a round needs; with fewer the model stays as it was")] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="everything random follows from it")] = 0
+    start: Annotated[str | None, Field(alias="from", description="an earlier run's folder to start from")] = None
+    out: Annotated[str, Field(min_length=1, description="the run's folder; by default a new one below runs/")] = ""
+    workers: Annotated[
+        int | Literal["auto"], Field(description="processes that train clients; auto: one per core. Never changes a bit")
+    ] = "auto"
+    device: Annotated[str, Field(description="torch device of the clients; auto: a GPU where there is one")] = "auto"
+    grids: Annotated[int, Field(ge=0, description="how many sample grids to write along the way")] = 8
+
+
+FREE = ("out", "workers", "grids")  # settings that cannot change a bit of the result
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with the settings."""
+
+    setting: str
+    value: Any
+    remedy: str
+
+    def __str__(self) -> str:
+        given = "" if self.value is None else f" = {self.value!r}" if isinstance(self.value, str) else f" = {self.value}"
+        return f"{self.setting}{given}: {self.remedy}"
+
+
+class BadSettings(VitrailError):
+    """All that is wrong with the settings, at once."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        n = len(problems)
+        head = "1 problem with the settings:" if n == 1 else f"{n} problems with the settings:"
+        super().__init__("\n  ".join([head, *map(str, problems)]))
+
+
+@cache
+def settings_model(method: str) -> type[Settings]:
+    """The settings of a method: those of every run, and its own."""
+    cls = method_class(method)
+    hints = get_type_hints(cls, include_extras=True)
+    own: dict[str, Any] = {
+        f.name: (hints[f.name], f.default if f.default is not MISSING else ...) for f in fields(cls) if f.name != "task"
+    }
+    for name, default in cls.defaults.items():
+        base = Settings.model_fields[name]
+        own[name] = (Annotated[base.annotation, *base.metadata, Field(description=base.description)], default)  # type: ignore[name-defined]
+    model: type[Settings] = create_model(f"{cls.__name__}Settings", __base__=Settings, **own)
+    return model
+
+
+def resolve(what: str, overrides: Mapping[str, Any]) -> Settings:
+    """Settings from a method's name or a TOML file, and overrides; every problem is reported at once.
+
+    >>> resolve("prism", {"clients": 4}).clients
+    4
+    >>> resolve("prism", {"clints": 4, "rounds": 0})
+    Traceback (most recent call last):
+    vitrail.config.BadSettings: 2 problems with the settings:
+      rounds = 0: must be at least 1 (default 16)
+      clints = 4: not a setting; did you mean clients?
+    """
+    values = {**_start(what), **overrides}
+    method = values.get("method", "")
+    problems: list[Problem] = []
+    try:
+        model = settings_model(str(method))
+    except VitrailError as e:
+        near = difflib.get_close_matches(str(method), METHODS, 1)
+        remedy = f"not a method; did you mean {near[0]}?" if near else f"not a method; known are {', '.join(METHODS)}"
+        problems.append(Problem("method", method, remedy if method not in METHODS else str(e)))
+        model = Settings
+    known = {f.alias or name: name for name, f in model.model_fields.items()}
+    good: dict[str, Any] = {}
+    try:
+        found = model.model_validate(values)
+        good = {name: getattr(found, name) for name in known.values()}
+    except ValidationError as e:
+        found = None
+        wrong = {str(err["loc"][0]) for err in e.errors()}
+        for err in e.errors():
+            problem = _problem(err, known, model)
+            if problem and not (model is Settings and err["type"] == "extra_forbidden"):
+                problems.append(problem)
+        good = {n: values.get(k, model.model_fields[n].default) for k, n in known.items() if k not in wrong}
+    problems += _cross_checks(good)
+    if problems or found is None:
+        raise BadSettings(sorted(_once(problems), key=lambda p: "not a setting" in p.remedy))
+    return found
+
+
+def _once(problems: list[Problem]) -> list[Problem]:
+    """One problem a setting: the first says enough."""
+    seen: dict[str, Problem] = {}
+    for p in problems:
+        seen.setdefault(p.setting, p)
+    return list(seen.values())
+
+
+def _start(what: str) -> dict[str, Any]:
+    path = Path(what)
+    if not what.endswith(".toml") and not path.is_file():
+        if path.is_dir() and (path / "settings.toml").exists():
+            raise VitrailError(f"{what} is a run's folder; `vitrail resume {what}` goes on with it, {what}/settings.toml repeats it")
+        return {"method": what}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as e:
+        raise VitrailError(f"cannot read {what}: {e}; give a TOML file or a method's name ({', '.join(METHODS)})") from e
+    except tomllib.TOMLDecodeError as e:
+        raise VitrailError(f"{what} is not valid TOML: {e}") from e
+
+
+_WORDS = {
+    "greater_than_equal": lambda c: f"must be at least {c['ge']:g}",
+    "greater_than": lambda c: f"must be more than {c['gt']:g}",
+    "less_than_equal": lambda c: f"must be at most {c['le']:g}",
+    "less_than": lambda c: f"must be less than {c['lt']:g}",
+    "literal_error": lambda c: f"must be {c['expected']}",
+    "int_parsing": lambda _: "must be a whole number",
+    "int_from_float": lambda _: "must be a whole number",
+    "int_type": lambda _: "must be a whole number",
+    "float_parsing": lambda _: "must be a number",
+    "float_type": lambda _: "must be a number",
+    "string_type": lambda _: "must be a text",
+    "string_too_short": lambda _: "must not be empty",
+    "missing": lambda _: "is missing",
+}
+
+
+def _problem(err: Any, known: Mapping[str, str], model: type[Settings]) -> Problem | None:
+    key = str(err["loc"][0])
+    if err["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, known, 1, 0.5)
+        hint = f"did you mean {near[0]}?" if near else "`vitrail list METHOD` shows all"
+        return Problem(key, err["input"], f"not a setting; {hint}")
+    if key == "method":
+        return None  # reported where methods are looked up
+    says = _WORDS.get(err["type"], lambda _: str(err["msg"]).lower())(err.get("ctx", {}))
+    default = model.model_fields[known.get(key, key)].get_default() if known.get(key, key) in model.model_fields else None
+    return Problem(key, err["input"], says + (f" (default {default})" if default not in (None, "") else ""))
+
+
+def _cross_checks(v: Mapping[str, Any]) -> list[Problem]:
+    """What no single setting shows; only looks at settings that are well-formed by themselves."""
+    problems = []
+    for name, parse in (("data", parse_source), ("partition", parse_partition)):
+        if isinstance(v.get(name), str) and v[name] != GIVEN:
+            try:
+                parse(v[name])
+            except VitrailError as e:
+                problems.append(Problem(name, v[name], str(e).partition(": ")[2] or str(e)))
+    clients, per_round = v.get("clients"), v.get("per_round")
+    if isinstance(clients, int) and isinstance(per_round, int) and per_round > clients:
+        problems.append(Problem("per_round", per_round, f"more than there are clients ({clients}); leave it out to ask all"))
+    asked = per_round or clients
+    if isinstance(asked, int) and isinstance(v.get("quorum"), int) and v["quorum"] > asked:
+        problems.append(Problem("quorum", v["quorum"], f"more than are asked in a round ({asked})"))
+    if isinstance(v.get("workers"), int) and v["workers"] < 1:
+        problems.append(Problem("workers", v["workers"], "must be at least 1, or auto"))
+    size = v.get("size")
+    if isinstance(size, int) and (size < 8 or size & (size - 1)):
+        problems.append(Problem("size", size, "must be 8, 16, 32, 64, ...: generators double 4x4 pixels"))
+    if isinstance(v.get("features"), str):
+        from vitrail.nets.features import FEATURES
+
+        if v["features"] not in ("auto", *FEATURES):
+            problems.append(Problem("features", v["features"], f"must be one of auto, {', '.join(FEATURES)}"))
+    return problems
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`key=value` from the command line; the value is read as TOML where it is a number, a truth value or a list.
+
+    >>> parse_override("clients=4"), parse_override("partition=dirichlet:0.3")
+    (('clients', 4), ('partition', 'dirichlet:0.3'))
+    """
+    key, equals, raw = text.partition("=")
+    if not equals or not key:
+        raise VitrailError(f"{text!r} is not an override; write key=value, such as clients=10")
+    try:
+        value = tomllib.loads(f"v = {raw}")["v"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), raw
+    return key.strip(), value if isinstance(value, bool | int | float | str) else raw
+
+
+def to_dict(settings: Settings) -> dict[str, Any]:
+    """Settings as they stand in a file."""
+    return settings.model_dump(by_alias=True, exclude_none=True)
+
+
+def to_toml(settings: Settings, version: str) -> str:
+    """The resolved settings as a file that repeats the run."""
+    return f"# A run of vitrail {version}; `vitrail run THIS_FILE out=ELSEWHERE` repeats it.\n" + tomli_w.dumps(to_dict(settings))
+
+
+def identity(settings: Settings, data_digest: str) -> bytes:
+    """A name for all that decides a run's bits: its settings and the content of its data."""
+    decides = {k: v for k, v in to_dict(settings).items() if k not in FREE}
+    return digest("run", tomli_w.dumps(dict(sorted(decides.items()))), data_digest)
+
+
+def build_method(settings: Settings, task: Task) -> Method:
+    """The method with its own settings, and the task all parties share."""
+    cls = method_class(settings.method)
+    own = {f.name: getattr(settings, f.name) for f in fields(cls) if f.name != "task"}
+    method: Method = cls(task=task, **own)
+    return method

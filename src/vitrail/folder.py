@@ -1,0 +1,111 @@
+"""A run's folder: what stands where, and who may write it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail import state as store
+from vitrail.errors import Malformed, VitrailError
+from vitrail.state import State, write_atomically
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One run on disk: settings.toml, metrics.jsonl, partition.png, samples/, checkpoint, clients/, model."""
+
+    path: Path
+
+    settings = property(lambda self: self.path / "settings.toml")
+    metrics = property(lambda self: self.path / "metrics.jsonl")
+    checkpoint = property(lambda self: self.path / "checkpoint.safetensors")
+    clients = property(lambda self: self.path / "clients")
+    samples = property(lambda self: self.path / "samples")
+    model = property(lambda self: self.path / "model.safetensors")
+    partition = property(lambda self: self.path / "partition.png")
+
+    def begin(self, settings: str) -> None:
+        """Claim a folder for a new run; one that holds anything is refused."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            taken = any(p.name != ".lock" for p in self.path.iterdir())
+        except OSError as e:
+            raise VitrailError(f"out={self.path} cannot be used: {e.strerror}; choose another folder with out=") from e
+        if self.settings.exists():
+            raise VitrailError(
+                f"out={self.path} already holds a run; go on with it by `vitrail resume {self.path}`, "
+                "or choose another folder with out="
+            )
+        if taken:
+            raise VitrailError(f"out={self.path} holds other files; choose an empty or new folder with out=")
+        write_atomically(self.settings, settings.encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the lock ends with the process, however it ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as e:
+            raise VitrailError(f"{self.path} cannot be written: {e.strerror}; choose another folder with out=") from e
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise VitrailError(f"{self.path} is in use by another process; wait for it, or choose another folder with out=") from None
+        finally:
+            os.close(handle)
+
+    def load_checkpoint(self, run: bytes) -> State | None:
+        """The last finished round, or None before the first; one of other settings or data is refused."""
+        try:
+            tree: State = store.load(self.checkpoint)
+        except FileNotFoundError:
+            return None
+        except Malformed as e:
+            raise Malformed(f"{e}; the run cannot go on from it: repeat it with `vitrail run {self.settings} out=...`") from e
+        if not isinstance(tree, dict) or tree.get("run") != run:
+            raise VitrailError(
+                f"{self.checkpoint} was made with other settings or other data than {self.settings} names; "
+                "restore them, or start anew in another folder with out="
+            )
+        return tree
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append one round to metrics.jsonl."""
+        with self.metrics.open("a") as f:
+            f.write(json.dumps(row) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rounds logged so far; a line cut off by a crash is not one."""
+        rows = []
+        try:
+            for line in self.metrics.read_text().splitlines():
+                try:
+                    rows.append(json.loads(line))
+                except json.JSONDecodeError:
+                    continue
+        except FileNotFoundError:
+            pass
+        return rows
+
+    def rewind(self, round_: int) -> None:
+        """Forget what was logged of rounds that a checkpoint does not have."""
+        kept = [json.dumps(row) + "\n" for row in self.rows() if row["round"] < round_]
+        if self.metrics.exists():
+            write_atomically(self.metrics, "".join(kept).encode())
+
+
+def new_folder(method: str, data: str) -> Path:
+    """The next free folder below runs/."""
+    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in data.rsplit("/", 1)[-1])
+    n = 1
+    while (path := Path("runs") / f"{method}-{name}-{n}").exists():
+        n += 1
+    return path

@@ -1,0 +1,16 @@
+"""The folder that belongs to the user and not to a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """The folder for downloads, caches and budgets: $VITRAIL_HOME, or the platform's user data folder."""
+    chosen = os.environ.get("VITRAIL_HOME")
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return platformdirs.user_data_path("vitrail")

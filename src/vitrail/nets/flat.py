@@ -1,0 +1,31 @@
+"""A network as one vector: weights and BatchNorm's statistics, in the order of its state dict."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+
+def _floats(net: nn.Module) -> list[Tensor]:
+    return [t for t in net.state_dict().values() if t.is_floating_point()]
+
+
+def to_vector(net: nn.Module) -> NDArray[np.float32]:
+    """All floating-point state of a network, flattened.
+
+    >>> to_vector(nn.Linear(2, 3)).size
+    9
+    """
+    return torch.cat([t.detach().flatten().float().cpu() for t in _floats(net)]).numpy()
+
+
+def from_vector(net: nn.Module, vector: NDArray[np.float32]) -> nn.Module:
+    """Put a vector made by `to_vector` back."""
+    tensors = _floats(net)
+    pieces = torch.from_numpy(np.array(vector, np.float32)).split([t.numel() for t in tensors])
+    with torch.no_grad():
+        for t, piece in zip(tensors, pieces, strict=True):
+            t.copy_(piece.view_as(t))
+    return net

@@ -1,0 +1,106 @@
+"""What a person sees of a run while it goes on: a live line on a terminal, one plain line a round elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from vitrail.engines.rounds import Outcome
+from vitrail.run import Plan, Run
+
+
+def size(n: float) -> str:
+    """Bytes as a person reads them.
+
+    >>> size(999), size(20_480), size(3_500_000)
+    ('999 B', '20.5 kB', '3.5 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000 or unit == "GB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    raise AssertionError
+
+
+class Terminal:
+    """Watches a run on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.up = self.down = 0
+        self.folder: Path | None = None  # known once a run has begun
+        self.progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(24),
+            TextColumn("{task.fields[clients]}"),
+            TextColumn("{task.fields[news]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def begin(self, plan: Plan, done: int) -> None:
+        """Say what will run."""
+        s, p = plan.settings, plan.partition
+        self.folder = plan.folder.path
+        held = sorted(len(i) for i in p.indices if len(i))
+        self.console.print(
+            f"[bold]{s.method}[/bold] on {escape(plan.data.name)}: {len(plan.clients)} clients ({s.partition}) of "
+            f"{held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} pictures, {s.rounds} rounds, seed {s.seed}"
+            + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
+        )
+        if hasattr(plan.method, "psi_name"):
+            self.console.print(f"features: {plan.method.psi_name}")
+        if plan.empty:
+            few = ", ".join(plan.empty[:5]) + (", ..." if len(plan.empty) > 5 else "")
+            self.console.print(f"[yellow]{len(plan.empty)} clients hold no picture and sit out: {few}[/yellow]")
+        self.console.print(f"[dim]{plan.folder.path}/[/dim]" + (f" goes on after round {done}" if done else ""))
+        for row in plan.folder.rows():
+            self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
+        self.task = self.progress.add_task("", total=s.rounds, completed=done, clients="", news="")
+        self.progress.start()
+
+    def during(self, outcome: Outcome) -> None:
+        """A client has answered, or not."""
+        n = len(outcome.answered) + len(outcome.left_out)
+        self.progress.update(self.task, clients=f"clients {n}/{outcome.asked}")
+
+    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
+        """A round is over."""
+        self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
+        metrics = " ".join(f"{k} {v:.4g}" for k, v in outcome.metrics.items())
+        news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
+        self.progress.update(self.task, advance=1, news=news)
+        if not self.console.is_terminal:
+            self.console.print(
+                f"round {outcome.round + 1}: {len(outcome.answered)}/{outcome.asked} clients  {news}  {row['seconds']:.1f} s"
+            )
+        for client, reason in list(outcome.left_out.items())[:5]:
+            self.console.print(f"[yellow]round {outcome.round + 1}: {client} left out: {escape(reason)}[/yellow]")
+        if len(outcome.left_out) > 5:
+            self.console.print(f"[yellow]... and {len(outcome.left_out) - 5} more; metrics.jsonl has all[/yellow]")
+        if outcome.void:
+            self.console.print(f"[yellow]round {outcome.round + 1}: too few answers; the model stays as it was[/yellow]")
+
+    def end(self, run: Run) -> None:
+        """Say where everything is."""
+        self.stop()
+        model = run.folder / "model.safetensors"
+        rounds, clients = len(run.rows), max((r["answered"] for r in run.rows), default=0)
+        self.console.print(f"\n[bold green]done[/bold green]: {rounds} rounds, up to {clients} clients")
+        self.console.print(f"  sent up {size(self.up)}, down {size(self.down)}; counted as encoded")
+        self.console.print(f"  model   {model} ({size(model.stat().st_size)})")
+        self.console.print(f"  samples {run.folder / 'samples.png'}")
+        self.console.print("  privacy: not private (nothing was noised)")
+        self.console.print(f"  more pictures: vitrail sample {run.folder} -n 64 -o grid.png", soft_wrap=True)
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        self.progress.stop()

@@ -98,7 +98,7 @@ READERS = {"masked": _masked, "dcgan": _dense}
 def save_model(path: Path, model: Model, classes: Sequence[str], about: dict[str, Any]) -> None:
     """Write a model; `about` is what a person should know of it."""
     tree = {"format": FORMAT, "kind": model.kind, "names": list(classes), "about": about, "model": model.tree}
-    store.save(path, tree, about={"format": "pt"})
+    store.save(path, tree)
 
 
 def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | None = None) -> Generator:

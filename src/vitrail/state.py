@@ -88,10 +88,10 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
         raise VitrailError(f"cannot write {path}: {e.strerror}; free some space or choose another folder with out=") from e
 
 
-def save(path: Path, tree: Tree, *, private: bool = False, about: dict[str, str] | None = None) -> None:
+def save(path: Path, tree: Tree, *, private: bool = False) -> None:
     """Write a tree; a private one is readable by its owner alone."""
     tensors, skeleton = pack(tree)
-    data = safetensors.torch.save(tensors, {**(about or {}), _TREE: skeleton})
+    data = safetensors.torch.save(tensors, {_TREE: skeleton})  # one key only: the library writes several in any order
     write_atomically(path, data, 0o600 if private else 0o644)
 
 

@@ -66,7 +66,10 @@ class Client:
             {p.name: p.array() for p in message.parts if not p.peer},
             {(p.peer, p.name): p.array() for p in message.parts if p.peer},
         )
-        after, reply = self.method.client_round(before, incoming, self.pictures(), rng.child(h.round, h.exchange))
+        pictures = self.pictures()
+        if not len(pictures):
+            raise VitrailError("it holds no pictures")
+        after, reply = self.method.client_round(before, incoming, pictures, rng.child(h.round, h.exchange))
         sent = self._say(Kind.REPLY, h.round, h.exchange, self._parts(reply))
         self._keep(
             {"run": self.run, "round": h.round, "exchange": h.exchange, "asked": asked, "reply": sent}

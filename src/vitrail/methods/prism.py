@@ -109,7 +109,7 @@ class Prism(Simple):
 
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
         """θ_{t+1} = mean of the masks, kept as counts: integers are the same on every machine."""
-        return {**server, "counts": sums.values["mask"].astype(np.int64), "clients": sums.clients}
+        return {**server, "counts": sums.values["mask"].astype(np.int32), "clients": sums.clients}
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The supermask M* over W: a seed and one bit per weight."""
@@ -149,12 +149,13 @@ class Prism(Simple):
         draw = rng.child("training").torch()
         smooth: Moments | None = None
         losses = []
-        for _ in range(self.local_steps):
+        for i in range(self.local_steps):
             z = torch.randn(self.batch, net.net.z, generator=draw).to(device)
             y = present[torch.arange(self.batch, device=device) % len(present)]
             mask = sample_mask(s, draw, self.gradient == "theta")  # M ~ Bern(θ)
             fake = class_moments(psi(net(mask, z, y if self.task.classes else None)), y, real.share.numel())
-            fake = smooth = fake if smooth is None else mix(smooth, fake, self.smoothing)
+            if smooth is not None:  # a plain average of the first batches, an exponential one after
+                fake = mix(smooth, fake, max(self.smoothing, 1 / (i + 1)))
             loss = moment_loss(real, fake)  # Eq. 1
             optimizer.zero_grad()
             loss.backward()

@@ -63,11 +63,13 @@ def to_float(pixels: NDArray[np.uint8]) -> Tensor:
 
 def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> Moments:
     """Moments of a batch's features by label; a class without pictures has zeros and no share."""
-    f = torch.cat([layer.flatten(1) for layer in layers], 1)
-    member = F.one_hot(y, classes).to(f.dtype)
+    member = F.one_hot(y, classes).to(layers[0].dtype)
     count = member.sum(0)
-    weight = (member / count.clamp(min=1)).T
-    return Moments(weight @ f, weight @ f.square(), count / len(y))
+    weight = (member / count.clamp(min=1)).T  # (classes, n): row c averages the pictures of class c
+    flat = [layer.flatten(1) for layer in layers]
+    first = torch.cat([weight @ f for f in flat], 1)
+    second = torch.cat([weight @ f.square() for f in flat], 1)
+    return Moments(first, second, count / len(y))
 
 
 def mix(old: Moments, new: Moments, weight: float) -> Moments:

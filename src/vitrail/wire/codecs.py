@@ -39,7 +39,7 @@ def _number(name: str, dtype: str) -> Codec:
     wire = np.dtype(dtype)
 
     def encode(a: Array) -> bytes:
-        out = np.ascontiguousarray(a, dtype=wire)
+        out = np.asarray(a, dtype=wire, order="C")
         if wire.kind != "f" and not np.array_equal(out, a):
             raise VitrailError(f"values of {a.dtype} do not fit {name}; use a wider codec")
         return out.tobytes()
@@ -60,7 +60,7 @@ def _packed(width: int) -> Codec:
 
     def encode(a: Array) -> bytes:
         flat = np.asarray(a).reshape(-1)
-        if flat.size and (flat.min() < 0 or flat.max() >> width):
+        if flat.size and (flat.min() < 0 or flat.max() >= 1 << width):
             raise VitrailError(f"values from {flat.min()} to {flat.max()} do not fit {width} bits; use a wider codec")
         if width == 1:
             return np.packbits(flat.astype(bool)).tobytes()

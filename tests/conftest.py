@@ -1,0 +1,37 @@
+"""What all tests share: a home of their own, one torch thread, and no silent skips where CI says so."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_home(tmp_path_factory):
+    """Tests never read or write the user's caches."""
+    before = os.environ.get("VITRAIL_HOME")
+    os.environ["VITRAIL_HOME"] = str(tmp_path_factory.mktemp("home"))
+    torch.set_num_threads(1)
+    yield
+    if before is None:
+        del os.environ["VITRAIL_HOME"]
+    else:
+        os.environ["VITRAIL_HOME"] = before
+
+
+def pytest_collection_modifyitems(items):
+    """`assets` marks a test that needs real files; without them it says so."""
+    folder = os.environ.get("VITRAIL_ASSETS")
+    if not folder or not Path(folder).is_dir():
+        for item in items:
+            if "assets" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="VITRAIL_ASSETS names no folder with the real files"))
+
+
+def pytest_sessionfinish(session):
+    """Where VITRAIL_NO_SKIPS is set, a skipped test is a failure."""
+    report = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("VITRAIL_NO_SKIPS") and report and report.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        report.write_line(f"VITRAIL_NO_SKIPS: {len(report.stats['skipped'])} tests were skipped", red=True)

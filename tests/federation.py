@@ -1,0 +1,104 @@
+"""A small federation for tests, with hooks where a test may look at, reorder or spoil what travels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail import config
+from vitrail.data import load
+from vitrail.data.pictures import Dataset, Pictures
+from vitrail.engines.embedded import Crew, Embedded
+from vitrail.engines.rounds import Failure, Federation, Outcome, play
+from vitrail.methods.base import Method, Task
+from vitrail.rng import Rng
+
+RUN = b"a run for tests!"
+QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough to be tested in seconds
+    "prism": {"local_steps": 2, "batch": 10},
+    "fedgan": {"width": 4, "z": 8, "batch": 16},
+}
+
+
+@cache
+def digits() -> Dataset:
+    """Real handwritten digits, 8x8."""
+    return load("digits", size=8)
+
+
+def quick(name: str, rounds: int = 3, clients: int = 3, **settings: Any) -> Method:
+    """A registered method at test size."""
+    resolved = config.resolve(name, {**QUICK.get(name, {}), "rounds": rounds, **settings})
+    return config.build_method(resolved, Task((1, 8, 8), 10, rounds, clients, "digits"))
+
+
+def shares(clients: int = 3, each: int = 24) -> dict[str, np.ndarray]:
+    """Who holds which of the digits."""
+    return {f"client-{k}": np.arange(k * each, (k + 1) * each) for k in range(clients)}
+
+
+@dataclass
+class Traffic:
+    """Every message of a federation, in the order it was carried."""
+
+    requests: list[tuple[str, bytes]] = field(default_factory=list)
+    replies: list[tuple[str, bytes]] = field(default_factory=list)
+
+
+Spoil = Callable[[int, str, bytes], bytes | Failure]
+
+
+def federate(  # noqa: PLR0913
+    method: Method,
+    folder: Path,
+    *,
+    holds: dict[str, np.ndarray] | None = None,
+    train: Pictures | None = None,
+    rounds: int | None = None,
+    workers: int = 1,
+    reverse: bool = False,
+    dropout: float = 0.0,
+    quorum: int = 1,
+    spoil: Spoil | None = None,
+    fed: Federation | None = None,
+) -> tuple[Federation, list[Outcome], Traffic]:
+    """Play rounds from the start, or from a federation, and keep everything that travelled."""
+    holds = holds or shares()
+    train = train or digits().train
+    rng = Rng((5,))
+    traffic = Traffic()
+    fed = fed or Federation(0, method.server_init(rng.child("server", "init"), train.take(np.arange(3))))
+    outcomes = []
+    crew = Crew(method, RUN, rng, holds, folder)
+    with Embedded(crew, train, workers, dropout) as engine:
+
+        def ask(requests: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | Failure]]:
+            listed = list(requests)
+            traffic.requests.extend(listed)
+            for client, answer in engine.ask(reversed(listed) if reverse else listed):
+                if isinstance(answer, bytes):
+                    traffic.replies.append((client, answer))
+                    if spoil:
+                        answer = spoil(fed.round, client, answer)  # noqa: PLW2901
+                yield client, answer
+
+        for _ in range(method.task.rounds if rounds is None else rounds):
+            fed, outcome = play(method, fed, RUN, sorted(holds), ask, rng, quorum=quorum)
+            outcomes.append(outcome)
+    return fed, outcomes, traffic
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees of state are equal to the bit."""
+    from vitrail.state import pack
+
+    (tensors_a, shape_a), (tensors_b, shape_b) = pack(a), pack(b)
+    return shape_a == shape_b and all(
+        x.dtype == y.dtype and x.numpy().tobytes() == y.numpy().tobytes()
+        for x, y in zip(tensors_a.values(), tensors_b.values(), strict=True)
+    )

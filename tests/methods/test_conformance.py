@@ -1,0 +1,205 @@
+"""The battery that every registered method must pass."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.federation import RUN, digits, federate, quick, same, shares
+from vitrail.artifact import load, open_model, save_model
+from vitrail.data.pictures import Pictures
+from vitrail.engines.client import Client
+from vitrail.engines.rounds import Failure, Federation, read_reply
+from vitrail.methods import METHODS
+from vitrail.rng import Rng
+from vitrail.state import load as load_state
+from vitrail.state import save as save_state
+from vitrail.wire.message import Kind, Message, decode, encode, make_part
+
+CLASSES = tuple("0123456789")
+pytestmark = pytest.mark.parametrize("name", METHODS)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """One federation of each method, played once and looked at by many tests."""
+    kept = {}
+
+    def get(name):
+        if name not in kept:
+            folder = tmp_path_factory.mktemp(name)
+            kept[name] = (*federate(quick(name), folder), folder)
+        return kept[name]
+
+    return get
+
+
+def a_client(name, folder, held=None, train=None):
+    held = np.arange(24) if held is None else held
+    train = train or digits().train
+    return Client("client-0", quick(name), RUN, Rng((5,)), lambda: train.take(held), folder)
+
+
+def test_any_number_of_workers_gives_the_same_bits(name, unbroken, tmp_path):
+    fed, *_ = unbroken(name)
+    assert same(federate(quick(name), tmp_path, workers=2)[0].tree(), fed.tree())
+
+
+def test_any_order_of_clients_gives_the_same_bits(name, unbroken, tmp_path):
+    fed, *_ = unbroken(name)
+    assert same(federate(quick(name), tmp_path, reverse=True)[0].tree(), fed.tree())
+
+
+def test_saved_and_resumed_gives_the_bits_of_an_unbroken_run(name, unbroken, tmp_path):
+    fed, *_ = unbroken(name)
+    half, *_ = federate(quick(name), tmp_path / "clients", rounds=1)
+    save_state(tmp_path / "checkpoint", half.tree())
+    again = Federation.from_tree(load_state(tmp_path / "checkpoint"))
+    assert same(federate(quick(name), tmp_path / "clients", rounds=2, fed=again)[0].tree(), fed.tree())
+
+
+def test_every_message_survives_a_round_trip(name, unbroken):
+    *_, traffic, _ = unbroken(name)
+    for _, data in traffic.requests + traffic.replies:
+        assert encode(decode(data)) == data
+
+
+def test_bytes_counted_are_the_bytes_encoded_in_both_directions(name, unbroken):
+    _, outcomes, traffic, _ = unbroken(name)
+    for counted, sent in (("down", traffic.requests), ("up", traffic.replies)):
+        for client in shares():
+            assert sum(getattr(o, counted)[client] for o in outcomes) == sum(len(b) for c, b in sent if c == client)
+
+
+def test_only_declared_parts_leave_a_client(name, unbroken):
+    *_, traffic, _ = unbroken(name)
+    declared = quick(name).declares()
+    assert {p.name for _, data in traffic.replies for p in decode(data).parts} == set(declared)
+
+
+def test_an_undeclared_part_is_kept_back(name, unbroken, tmp_path, monkeypatch):
+    *_, traffic, _ = unbroken(name)
+    client = a_client(name, tmp_path)
+    cls = type(client.method)
+    honest = cls.client_round
+
+    def leaky(self, state, message, data, rng):
+        state, reply = honest(self, state, message, data, rng)
+        return state, replace(reply, parts={**reply.parts, "pixels": data.pixels})
+
+    monkeypatch.setattr(cls, "client_round", leaky)
+    answer = client.answer(traffic.requests[0][1])
+    assert decode(answer).header.kind is Kind.FAILED
+    assert "pixels" in bytes(decode(answer).parts[0].array()).decode()
+
+
+def test_a_repeated_request_gets_the_stored_reply(name, unbroken, tmp_path, monkeypatch):
+    *_, traffic, _ = unbroken(name)
+    client = a_client(name, tmp_path)
+    first = client.answer(traffic.requests[0][1])
+    monkeypatch.setattr(type(client.method), "client_round", None)  # a second draw would fail
+    assert client.answer(traffic.requests[0][1]) == first
+    assert decode(first).header.kind is Kind.REPLY
+
+
+def test_a_client_refuses_malformed_stale_and_foreign_requests(name, unbroken):
+    *_, traffic, folder = unbroken(name)
+    client = a_client(name, folder)  # it has answered all rounds
+    last, stale = traffic.requests[-3][1], traffic.requests[0][1]
+    foreign = decode(last)
+    foreign = encode(replace(foreign, header=replace(foreign.header, run=b"another run 1234")))
+    for request in (last[:-1], b"", b"VTRL" + bytes(90), stale, foreign):
+        assert decode(client.answer(request)).header.kind is Kind.FAILED
+
+
+def test_the_server_refuses_malformed_stale_and_foreign_replies(name, unbroken):
+    *_, traffic, _ = unbroken(name)
+    declared = quick(name).declares()
+    client, reply = traffic.replies[-1]
+    assert not isinstance(read_reply(reply, RUN, 2, client, declared), Failure)
+    assert isinstance(read_reply(reply[:-3], RUN, 2, client, declared), Failure)
+    assert isinstance(read_reply(reply, RUN, 1, client, declared), Failure)
+    assert isinstance(read_reply(reply, b"another run 1234", 2, client, declared), Failure)
+    assert isinstance(read_reply(reply, RUN, 2, "client-9", declared), Failure)
+    message = decode(reply)
+    fewer = encode(Message(message.header, message.parts[1:]))
+    longer = encode(Message(message.header, (*message.parts[1:], _longer(message.parts[0]))))
+    more = encode(Message(message.header, (*message.parts, make_part("extra", "float32", np.zeros(1)))))
+    for bad in (fewer, longer, more):
+        assert isinstance(read_reply(bad, RUN, 2, client, declared), Failure)
+
+
+def _longer(part):
+    return make_part(part.name, part.codec, np.append(part.array(), 0))
+
+
+def test_a_reply_with_nan_is_left_out_and_the_round_goes_on(name, tmp_path):
+    def spoil(_, client, data):
+        if client != "client-1":
+            return data
+        message = decode(data)
+        floats = [p for p in message.parts if p.codec == "float32"]
+        assert floats
+        bad = replace(floats[0], payload=np.full(floats[0].shape, np.nan, "<f4").tobytes())
+        return encode(Message(message.header, tuple(bad if p is floats[0] else p for p in message.parts)))
+
+    fed, outcomes, _ = federate(quick(name), tmp_path / "a", spoil=spoil)
+    assert all("NaN" in o.left_out["client-1"] and len(o.answered) == 2 for o in outcomes)
+    absent = federate(quick(name), tmp_path / "b", spoil=lambda _, c, d: Failure("gone") if c == "client-1" else d)
+    assert same(fed.tree(), absent[0].tree())
+
+
+@pytest.mark.parametrize("held", ["one example", "one class"])
+def test_a_poor_client_takes_part(name, held, tmp_path):
+    labels = digits().train.labels
+    few = np.arange(1) if held == "one example" else np.flatnonzero(labels == 3)[:20]
+    fed, outcomes, _ = federate(quick(name), tmp_path, holds={"client-0": few, **{k: v for k, v in shares().items() if k != "client-0"}})
+    assert all(o.answered == ["client-0", "client-1", "client-2"] for o in outcomes), outcomes[0].left_out
+    assert in_range(quick(name), fed)
+
+
+def test_a_client_without_data_says_so_and_the_round_goes_on(name, tmp_path):
+    holds = {**shares(), "client-0": np.arange(0)}
+    fed, outcomes, _ = federate(quick(name), tmp_path, holds=holds)
+    assert all("no pictures" in o.left_out["client-0"] and len(o.answered) == 2 for o in outcomes)
+    assert in_range(quick(name), fed)
+
+
+def test_a_client_that_drops_out_comes_back(name, tmp_path):
+    gone = lambda t, c, d: Failure("gone") if (t, c) == (1, "client-2") else d  # noqa: E731
+    fed, outcomes, _ = federate(quick(name), tmp_path, spoil=gone)
+    assert [len(o.answered) for o in outcomes] == [3, 2, 3]
+    assert in_range(quick(name), fed)
+
+
+def test_unlabelled_pictures_train_too(name, tmp_path):
+    method = quick(name)
+    method = replace(method, task=replace(method.task, classes=0))
+    train = Pictures(digits().train.pixels)
+    fed, outcomes, _ = federate(method, tmp_path, train=train)
+    assert all(len(o.answered) == 3 for o in outcomes), outcomes[0].left_out
+    generator = open_model(method.products(fed.server)["generator"], ())
+    assert generator.sample(3).shape == (3, 1, 8, 8)
+
+
+def test_training_changes_the_model(name, unbroken):
+    fed, *_ = unbroken(name)
+    method = quick(name)
+    start = method.server_init(Rng((5,)).child("server", "init"))
+    assert not same(method.products(start)["generator"].tree, method.products(fed.server)["generator"].tree)
+
+
+def test_the_stored_model_makes_the_same_pictures_in_range(name, unbroken, tmp_path):
+    fed, *_ = unbroken(name)
+    model = quick(name).products(fed.server)["generator"]
+    save_model(tmp_path / "m.safetensors", model, CLASSES, {"made": "here"})
+    stored, direct = load(tmp_path / "m.safetensors"), open_model(model, CLASSES)
+    assert stored.sample(20, seed=3).equal(direct.sample(20, seed=3))
+    assert not stored.sample(20, seed=3).equal(stored.sample(20, seed=4))
+    assert stored.sample(7, label=3, seed=1).equal(stored.sample(7, label=[3] * 7, seed=1))
+    assert in_range(quick(name), fed)
+
+
+def in_range(method, fed):
+    x = open_model(method.products(fed.server)["generator"], CLASSES).sample(30)
+    return x.shape == (30, 1, 8, 8) and 0 <= x.min() and x.max() <= 1 and not x[0].equal(x[10])

@@ -81,7 +81,7 @@ def play(  # noqa: PLR0913
     rng = rng.child("server", t)
     server, who = method.open_round(fed.server, clients, rng.child("open"))
     outcome = Outcome(t, asked=len(who))
-    tally = Tally(method.declares())
+    tally = Tally(method.declares(), method.task.clients)
     post = _Post(method, server, fed, run, outcome)
     turn = _InTurn(list(who)) if tally.ordered else None
 
@@ -110,6 +110,7 @@ def play(  # noqa: PLR0913
 
     outcome.answered.sort(key=list(who).index)
     fed_known = fed.known | set(outcome.answered)
+    relays = sorted(_undelivered(fed.relays, outcome.answered, relays) + relays, key=lambda r: (r["to"], r["from"], r["name"]))
     if who and len(outcome.answered) < quorum:
         outcome.void = True
         return Federation(t + 1, fed.server, fed_known, relays), outcome
@@ -190,15 +191,17 @@ def _check(part: Part, declared: Mapping[str, Declared]) -> None:
         raise Malformed(f"part {part.name!r} is {size} x {part.codec}, declared is {d.size or 'any'} x {d.codec}")
     if d.how != "relay":
         a = part.array()
-        if d.how == "sum" and a.size and np.abs(a).max() > d.limit:
-            raise Malformed(f"part {part.name!r} holds {np.abs(a).max():.3g}, beyond the declared limit {d.limit:g}")
+        largest = float(np.abs(a).max()) if a.size else 0.0
+        if d.how == "sum" and largest > d.limit:
+            raise Malformed(f"part {part.name!r} holds {largest:.3g}, beyond the declared limit {d.limit:g}")
 
 
 class Tally:
     """Adds up `sum` parts as they arrive, in 64-bit fixed point: memory stays that of one reply, order is nothing."""
 
-    def __init__(self, declared: Mapping[str, Declared]) -> None:
+    def __init__(self, declared: Mapping[str, Declared], clients: int) -> None:
         self.declared = declared
+        self.scale = {name: fixed_point_scale(d.limit, clients) for name, d in declared.items()}
         self.total: dict[str, NDArray[np.int64]] = {}
         self.ordered = any(d.how == "each" for d in declared.values())
 
@@ -210,7 +213,7 @@ class Tally:
                 continue
             a = part.array()
             if a.dtype.kind == "f":
-                fixed = np.rint(a * np.float64(fixed_point_scale(d.limit))).astype(np.int64)
+                fixed = np.rint(a * np.float64(self.scale[part.name])).astype(np.int64)
             else:
                 fixed = a  # bits and counts are integers already
             if part.name in self.total:
@@ -226,8 +229,7 @@ class Tally:
         """All sums as numbers again."""
         values = {}
         for name, total in self.total.items():
-            d = self.declared[name]
-            scale = fixed_point_scale(d.limit) if d.codec.startswith("float") else 1.0
+            scale = self.scale[name] if self.declared[name].codec.startswith("float") else 1.0
             values[name] = total / np.float64(scale)
         return Sums(values, clients)
 
@@ -246,6 +248,12 @@ class _InTurn:
             ready = self.waiting.pop(name)
             if ready is not None:
                 yield name, ready
+
+
+def _undelivered(old: list[dict[str, Any]], answered: list[str], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parts whose recipient has not answered since, unless the same sender has a newer one under way."""
+    newer = {(r["from"], r["to"], r["name"]) for r in new}
+    return [r for r in old if r["to"] not in answered and (r["from"], r["to"], r["name"]) not in newer]
 
 
 def _relay(sender: str, part: Part) -> dict[str, Any]:

@@ -6,9 +6,10 @@ state; state is a dict of arrays and plain values that can be saved at any time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class Declared:
     how: Literal["sum", "each", "relay"]
     codec: str
     size: int | None  # number of elements; None: any, up to `limit_bytes`
-    limit: float = 2.0**20  # largest magnitude of an element of a sum; a larger one is refused
+    limit: float = 2.0**16  # largest magnitude of an element of a sum; a larger one is refused
     limit_bytes: int = 2**28
 
 
@@ -145,17 +146,12 @@ class Simple:
         raise NotImplementedError(f"{type(self).__name__} declares no part for {client}'s {sorted(parts)}")
 
 
-def fixed_point_scale(limit: float) -> float:
+def fixed_point_scale(limit: float, clients: int) -> float:
     """The power of two by which a sum part is multiplied before it is rounded to a 64-bit integer.
 
-    It is the largest for which a million clients at the limit cannot overflow; integers stay exact.
+    It is the largest for which all clients at the limit together cannot overflow.
 
-    >>> fixed_point_scale(1.0) == 2.0**42
+    >>> fixed_point_scale(1.0, 1000) == 2.0**52
     True
     """
-    return float(2.0 ** (62 - 20 - int(np.ceil(np.log2(limit)))))
-
-
-def plain(value: Any) -> Any:
-    """A NumPy scalar as a plain Python value."""
-    return value.item() if isinstance(value, np.generic) else value
+    return float(2.0 ** (62 - math.ceil(math.log2(clients)) - math.ceil(math.log2(limit))))

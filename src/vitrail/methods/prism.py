@@ -80,7 +80,7 @@ class Prism(Simple):
     def declares(self) -> Mapping[str, Declared]:
         return {
             "mask": Declared("sum", "u1", self.size, limit=1.0),
-            "metric.loss": Declared("sum", "float32", 1),
+            "metric.loss": Declared("sum", "float32", 1, limit=2.0**40),
         }
 
     # -- server ---------------------------------------------------------------------------------------------------

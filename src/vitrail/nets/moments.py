@@ -73,8 +73,12 @@ def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> Moments:
 
 
 def mix(old: Moments, new: Moments, weight: float) -> Moments:
-    """Exponential average; gradients flow through the new batch alone."""
-    return Moments(torch.lerp(old.first, new.first, weight), torch.lerp(old.second, new.second, weight), new.share)
+    """Exponential average of values; the gradient reaches the new batch whole, so its size does not hang on the weight."""
+
+    def average(a: Tensor, b: Tensor) -> Tensor:
+        return torch.lerp(a, b.detach(), weight) + (b - b.detach())
+
+    return Moments(average(old.first, new.first), average(old.second, new.second), new.share)
 
 
 def moment_loss(real: Moments, fake: Moments) -> Tensor:

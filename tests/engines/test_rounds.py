@@ -1,0 +1,150 @@
+"""The round above any engine."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.engines.toy import Toy
+from tests.federation import federate, quick, same, shares
+from vitrail.engines.rounds import Failure, Tally, choose
+from vitrail.methods.base import Declared, fixed_point_scale
+from vitrail.rng import Rng
+from vitrail.state import load
+from vitrail.wire.message import Kind, Message, decode, encode, make_part
+
+
+def test_sums_each_relays_and_server_only_rounds_all_arrive(tmp_path):
+    fed, outcomes, _ = federate(Toy(), tmp_path)
+    assert fed.server["total"] == 4 * 1.5  # rounds 0, 1, 3 and 4; 2 and 5 are the server's alone
+    assert fed.server["alone"] == 2
+    assert fed.server["seen"] == [0, 1, 2] * 4
+    assert [o.asked for o in outcomes] == [3, 3, 0, 3, 3, 0]
+    assert outcomes[0].metrics == {"pictures": 24.0}
+    notes = load(tmp_path / "client-1.safetensors")["state"]["notes"]
+    assert notes == [f"round {t} from client-0" for t in (0, 1, 3)]  # round 1's waits out a round of the server alone
+
+
+@pytest.mark.parametrize("how", [{"reverse": True}, {"workers": 2}])
+def test_each_parts_come_in_a_fixed_order_whatever_the_order_of_arrival(tmp_path, how):
+    plain, *_ = federate(Toy(), tmp_path / "a")
+    assert same(federate(Toy(), tmp_path / "b", **how)[0].tree(), plain.tree())
+
+
+def test_a_relayed_part_passes_the_server_unopened(tmp_path):
+    _, _, traffic = federate(Toy(), tmp_path, rounds=2)
+    request = next(decode(r) for c, r in traffic.requests[3:] if c == "client-1")
+    note = next(p for p in request.parts if p.name == "note")
+    assert note.peer == "client-0"
+    assert bytes(note.array()) == b"round 0 from client-0"
+
+
+def test_a_client_that_lost_its_base_asks_for_all_and_gets_it(tmp_path):
+    fed, *_ = federate(Toy(), tmp_path, rounds=1)
+    (tmp_path / "client-2.safetensors").unlink()
+    after, outcomes, traffic = federate(Toy(), tmp_path, rounds=1, fed=fed)
+    kinds = [decode(r).header.kind for c, r in traffic.replies if c == "client-2"]
+    assert kinds == [Kind.NEED_FULL, Kind.REPLY]
+    assert after.server["total"] == 3.0
+    assert after.server["seen"] == [0, 1, 2, 0, 1, 2]
+    bytes_up = sum(len(r) for c, r in traffic.replies if c == "client-2")
+    assert outcomes[0].up["client-2"] == bytes_up  # both answers are counted
+
+
+def test_who_does_not_answer_is_named_with_the_reason_and_each_keeps_its_order(tmp_path):
+    gone = lambda _, c, d: Failure("the cable was cut") if c == "client-1" else d  # noqa: E731
+    fed, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=gone, reverse=True)
+    assert outcomes[0].left_out == {"client-1": "the cable was cut"}
+    assert fed.server["seen"] == [0, 2]
+
+
+def test_below_the_quorum_the_model_stays_as_it_was(tmp_path):
+    gone = lambda _, c, d: Failure("gone") if c != "client-0" else d  # noqa: E731
+    method = quick("fedgan")
+    fed, outcomes, _ = federate(method, tmp_path, rounds=1, spoil=gone, quorum=2)
+    assert outcomes[0].void
+    assert same(fed.server, method.server_init(Rng((5,)).child("server", "init")))
+
+
+LIES = {
+    "another sender": lambda m: replace(m, header=replace(m.header, sender="client-0")),
+    "another run": lambda m: replace(m, header=replace(m.header, run=b"x" * 16)),
+    "an older round": lambda m: replace(m, header=replace(m.header, round=7)),
+    "a request": lambda m: replace(m, header=replace(m.header, kind=Kind.REQUEST)),
+    "a wrong size": lambda m: replace(m, parts=(make_part("half", "float32", np.zeros(3)), *m.parts[1:])),
+    "a wrong codec": lambda m: replace(m, parts=(make_part("half", "float16", np.zeros(2)), *m.parts[1:])),
+    "too large a number": lambda m: replace(m, parts=(make_part("half", "float32", np.array([1001.0, 0])), *m.parts[1:])),
+    "a part nobody declared": lambda m: replace(m, parts=(*m.parts, make_part("gift", "bytes", np.zeros(1)))),
+    "a sum for somebody else": lambda m: replace(m, parts=(replace(m.parts[0], peer="client-2"), *m.parts[1:])),
+    "too little": lambda m: replace(m, parts=m.parts[:1]),
+    "always asking for more": lambda m: Message(replace(m.header, kind=Kind.NEED_FULL)),
+    "failing without a reason": lambda m: Message(replace(m.header, kind=Kind.FAILED)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_client_is_left_out_and_changes_nothing(tmp_path, lie):
+    spoil = lambda _, c, d: encode(LIES[lie](decode(d))) if c == "client-1" else d  # noqa: E731
+    fed, outcomes, _ = federate(Toy(), tmp_path / "a", rounds=1, spoil=spoil)
+    assert set(outcomes[0].left_out) == {"client-1"}
+    honest = federate(Toy(), tmp_path / "b", rounds=1, spoil=lambda _, c, d: Failure("") if c == "client-1" else d)[0]
+    assert same(fed.tree(), honest.tree())
+
+
+def test_garbage_is_left_out(tmp_path):
+    spoil = lambda _, c, d: np.random.default_rng(1).bytes(500) if c == "client-1" else d  # noqa: E731
+    _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=spoil)
+    assert "checksum" in outcomes[0].left_out["client-1"]
+
+
+def test_an_array_for_many_clients_is_encoded_once(tmp_path, monkeypatch):
+    import vitrail.engines.rounds as rounds
+
+    encoded = []
+    real = rounds.make_part
+    monkeypatch.setattr(rounds, "make_part", lambda *a: encoded.append(a[0]) or real(*a))
+    federate(quick("fedgan"), tmp_path, rounds=1, holds=shares(clients=3))
+    assert sorted(encoded) == ["discriminator", "generator"]
+
+
+def test_sums_do_not_depend_on_their_order_and_match_exact_arithmetic():
+    from fractions import Fraction
+
+    values = np.random.default_rng(0).normal(size=(50, 20)).astype(np.float32)
+    declared = {"x": Declared("sum", "float32", 20, limit=16.0)}
+    totals = []
+    for order in (range(50), reversed(range(50))):
+        tally = Tally(declared, clients=50)
+        for i in order:
+            tally.add([make_part("x", "float32", values[i])])
+        totals.append(tally.sums(50).values["x"])
+    assert totals[0].tobytes() == totals[1].tobytes()
+    exact = [float(sum(Fraction(float(v)) for v in column)) for column in values.T]
+    assert np.allclose(totals[0], exact, rtol=0, atol=50 / fixed_point_scale(16.0, 50))
+
+
+def test_all_clients_at_the_limit_do_not_overflow():
+    tally = Tally({"x": Declared("sum", "float32", 1, limit=1000.0)}, clients=1000)
+    part = make_part("x", "float32", np.float32([1000.0]))
+    for _ in range(1000):
+        tally.add([part])
+    assert tally.sums(1000).values["x"][0] == 1e6
+
+
+def test_a_sample_of_clients_is_drawn_without_repeats_and_by_the_seed():
+    names = [f"c{i}" for i in range(20)]
+    drawn = choose(names, 5, Rng((1,)).child(3))
+    assert len(set(drawn)) == 5
+    assert drawn == choose(names, 5, Rng((1,)).child(3))
+    assert len({tuple(choose(names, 5, Rng((1,)).child(t))) for t in range(10)}) > 1
+    assert choose(names, 50, Rng((1,))) == names
+
+
+def test_drop_outs_are_the_same_for_any_number_of_workers(tmp_path):
+    a = federate(Toy(), tmp_path / "a", dropout=0.5)
+    b = federate(Toy(), tmp_path / "b", dropout=0.5, workers=2)
+    assert [o.left_out for o in a[1]] == [o.left_out for o in b[1]]
+    assert any(o.left_out for o in a[1])
+    assert same(a[0].tree(), b[0].tree())
+
+

@@ -1,0 +1,68 @@
+"""A method that uses everything the interface offers, in numbers one can check by hand.
+
+Clients add their share to a running total they must hold (or ask for in full); they send their own number by `each`, pass a
+note to the next client by `relay`, and every third round is the server's alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums, Task
+from vitrail.wire.message import digest
+
+
+@dataclass(frozen=True)
+class Toy:
+    task: Task = Task((1, 8, 8), 0, 6, 3)
+    defaults: ClassVar[Mapping] = {}
+
+    def declares(self):
+        return {
+            "half": Declared("sum", "float32", 2, limit=1000.0),
+            "own": Declared("each", "int32", 1),
+            "note": Declared("relay", "bytes", None),
+            "metric.pictures": Declared("sum", "float32", 1),
+        }
+
+    def server_init(self, rng, data=None, start=None):
+        return {"total": 0.0, "version": 0, "seen": [], "alone": 0}
+
+    def client_init(self, client, rng):
+        return {"name": client, "total": None, "notes": []}
+
+    def open_round(self, server, clients: Sequence[str], rng):
+        return server, () if server["version"] % 3 == 2 else clients
+
+    def broadcast(self, server, client, full):
+        if full:
+            return Outgoing({"total": ("float32", np.float32([server["total"]])), "next": ("bytes", _next(client))})
+        return Outgoing({"next": ("bytes", _next(client))}, base=digest(str(server["total"])))
+
+    def client_round(self, state, message: Incoming, data, rng):
+        total = float(message.parts["total"][0]) if "total" in message.parts else state["total"]
+        notes = [*state["notes"], *(bytes(a).decode() for a in message.relayed.values())]
+        to = bytes(message.parts["next"]).decode()
+        note = np.frombuffer(f"round {message.round} from {state['name']}".encode(), np.uint8)
+        number = int(state["name"][-1])
+        # the whole total of this round is public by construction: 0.5 from each of three clients
+        after = {**state, "total": total + 1.5, "notes": notes}
+        parts = {"half": np.float32([0.5, number]), "own": np.int32([number]), "metric.pictures": np.float32([len(data)])}
+        return after, Reply(parts, {(to, "note"): note}, holds=digest(str(total + 1.5)))
+
+    def receive(self, server, client, parts):
+        return {**server, "seen": [*server["seen"], int(parts["own"][0])]}
+
+    def close_round(self, server, sums: Sums, rng):
+        if not sums.clients:
+            return {**server, "version": server["version"] + 1, "alone": server["alone"] + 1}
+        return {**server, "total": server["total"] + float(sums.values["half"][0]), "version": server["version"] + 1}
+
+    def products(self, server, client=None):
+        return {"generator": Model("toy", {})}
+
+
+def _next(client):
+    return np.frombuffer(f"client-{(int(client[-1]) + 1) % 3}".encode(), np.uint8)

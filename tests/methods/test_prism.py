@@ -1,0 +1,195 @@
+"""PRISM against slow plain versions of its equations."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.federation import digits, federate, quick, shares
+from vitrail.artifact import open_model
+from vitrail.methods.base import Incoming
+from vitrail.nets.features import load_features
+from vitrail.nets.generators import build
+from vitrail.nets.masked import Masked, random_signs, sample_mask
+from vitrail.nets.moments import Moments, class_moments, mix, moment_loss, to_float
+from vitrail.rng import Rng
+from vitrail.wire.message import decode
+
+
+@pytest.mark.parametrize("times_theta", [False, True])
+def test_straight_through_gradient_is_the_papers(times_theta):
+    """ds = dL/dM · θ(1-θ), times θ once more in published code."""
+    s = torch.randn(50, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    dM = torch.randn(50, generator=torch.Generator().manual_seed(2))
+    mask = sample_mask(s, torch.Generator().manual_seed(3), times_theta)
+    (mask * dM).sum().backward()
+    for i in range(50):
+        theta = 1 / (1 + math.exp(-s[i].item()))
+        expected = dM[i].item() * theta * (1 - theta) * (theta if times_theta else 1)
+        assert s.grad[i].item() == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+def test_masks_are_bernoulli_draws_of_theta():
+    s = torch.linspace(-3, 3, 7)
+    draw = torch.Generator().manual_seed(0)
+    masks = torch.stack([sample_mask(s, draw) for _ in range(4000)])
+    assert set(masks.unique().tolist()) == {0.0, 1.0}
+    assert torch.allclose(masks.mean(0), torch.sigmoid(s), atol=4 * 0.5 / math.sqrt(4000))
+
+
+def test_gradient_through_a_masked_network_equals_plain_autograd_on_its_weights():
+    """With W⊙M as ordinary weights, dL/dM must be dL/dweight · W."""
+    net = Masked(build("small", (1, 8, 8), 10), seed=4)
+    mask = (torch.rand(net.size, generator=torch.Generator().manual_seed(1)) < 0.5).float().requires_grad_()
+    z, y = torch.randn(6, 64, generator=torch.Generator().manual_seed(2)), torch.arange(6)
+    net(mask, z, y).square().sum().backward()
+
+    plain = Masked(build("small", (1, 8, 8), 10), seed=4).fix(mask.detach()).requires_grad_(True)
+    plain(z, y).square().sum().backward()
+    dweight = torch.cat([p.grad.flatten() for p in plain.parameters()])
+    assert torch.allclose(mask.grad, dweight * net.W, rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_weights_are_signs_of_one_magnitude_per_layer():
+    net = Masked(build("small", (1, 32, 32), 0), seed=9)
+    for w, shape in zip(net.W.split(net.sizes), net.shapes.values(), strict=True):
+        fan_in = shape[0] if shape[2] == 4 else shape[1] * shape[2] * shape[3]
+        assert torch.allclose(w.abs(), torch.tensor(math.sqrt(2 / fan_in)))
+        assert abs((w > 0).float().mean() - 0.5) < 4 * 0.5 / math.sqrt(w.numel())
+
+
+def test_frozen_signs_are_the_bits_of_philox():
+    """Bit for bit from NumPy's counter, so that every machine builds the same network."""
+    words = np.random.Philox(key=7).random_raw(2)
+    expected = [1.0 if byte >> (7 - i) & 1 else -1.0 for w in words for byte in int(w).to_bytes(8, "little") for i in range(8)]
+    assert random_signs(7, 100).tolist() == expected[:100]
+
+
+@pytest.mark.parametrize(("size", "channels", "elements"), [(32, 1, 3_543_616), (32, 3, 3_544_768), (64, 3, 12_195_520)])
+def test_the_papers_network_has_its_true_number_of_mask_elements(size, channels, elements):
+    with torch.device("meta"):
+        assert sum(p.numel() for p in build("resnet", (channels, size, size), 0).parameters()) == elements
+
+
+def plain_moments(features, labels, c):
+    """Mean and variance of each feature over the pictures of class c, one number at a time."""
+    rows = [f for f, y in zip(features.double().tolist(), labels.tolist(), strict=True) if y == c]
+    mean = [sum(col) / len(rows) for col in zip(*rows, strict=True)]
+    var = [sum((v - m) ** 2 for v in col) / len(rows) for col, m in zip(zip(*rows, strict=True), mean, strict=True)]
+    return torch.tensor(mean), torch.tensor(var)
+
+
+def test_real_and_fake_moments_equal_a_plain_computation_per_class():
+    psi = load_features("vitrail-fashion")
+    some = digits().train.take(np.arange(70))
+    flat = psi.flat(to_float(some.pixels))
+    y = torch.from_numpy(some.labels)
+    real = Moments.of_pictures(psi, some.pixels, some.labels, 10, "cpu")
+    fake = class_moments(psi(to_float(some.pixels)), y, 10)
+    for c in range(10):
+        mean, var = plain_moments(flat, y, c)
+        for moments in (real, fake):
+            assert torch.allclose(moments.first[c], mean, atol=1e-5)
+            assert torch.allclose(moments.variance[c], var, atol=1e-4, rtol=1e-3)
+    assert torch.allclose(real.share, torch.bincount(y, minlength=10) / 70)
+
+
+def test_the_loss_is_equation_one():
+    """|μ - μ'|² + |σ² - σ'²|², classes weighted by their share."""
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.rand(40, 5, generator=g), torch.rand(40, 5, generator=g)
+    y = torch.arange(40) % 2
+    real, fake = (class_moments([x], y, 2) for x in (a, b))
+    expected = 0.0
+    for c in range(2):
+        (m1, v1), (m2, v2) = plain_moments(a, y, c), plain_moments(b, y, c)
+        expected += 0.5 * (((m1 - m2) ** 2).sum() + ((v1 - v2) ** 2).sum()).item()
+    assert moment_loss(real, fake).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_class_the_client_does_not_hold_adds_nothing_to_the_loss():
+    psi = load_features("vitrail-fashion")
+    threes = digits().train.take(np.flatnonzero(digits().train.labels == 3)[:5])
+    real = Moments.of_pictures(psi, threes.pixels, threes.labels, 10, "cpu")
+    layers = [x.clone().requires_grad_() for x in psi(torch.rand(20, 1, 8, 8) * 2 - 1)]
+    y = torch.arange(20) % 10
+    moment_loss(real, class_moments(layers, y, 10)).backward()
+    touched = torch.stack([x.grad.flatten(1).abs().sum(1) for x in layers]).sum(0) > 0
+    assert touched.tolist() == (y == 3).tolist()
+
+
+def test_smoothing_is_an_exponential_average_whose_gradient_reaches_the_new_batch_whole():
+    old, new = (Moments(torch.full((1, 2), v), torch.full((1, 2), v), torch.ones(1)) for v in (1.0, 3.0))
+    new.first.requires_grad_()
+    mixed = mix(old, new, 0.25)
+    assert mixed.first.tolist() == [[1.5, 1.5]]
+    mixed.first.sum().backward()
+    assert new.first.grad.tolist() == [[1.0, 1.0]]
+
+
+def test_the_server_averages_masks_into_theta(tmp_path):
+    method = quick("prism", rounds=1)
+    fed, _, traffic = federate(method, tmp_path)
+    masks = [next(p for p in decode(r).parts if p.name == "mask").array() for _, r in traffic.replies]
+    assert np.array_equal(fed.server["counts"], sum(m.astype(int) for m in masks))
+    theta = np.clip(sum(m.astype(float) for m in masks) / 3, method.clamp, 1 - method.clamp)
+    assert np.allclose(method.scores(fed.server).numpy(), np.log(theta / (1 - theta)), atol=1e-5)
+
+
+def test_a_mask_costs_one_bit_an_element_and_counts_two_for_three_clients(tmp_path):
+    method = quick("prism", rounds=2)
+    _, outcomes, _ = federate(method, tmp_path)
+    assert -(-method.size // 8) < outcomes[1].up["client-0"] < method.size // 8 + 200
+    assert -(-method.size // 4) < outcomes[1].down["client-0"] < method.size // 4 + 200
+    assert outcomes[0].down["client-0"] < 200  # the first scores follow from the seed
+
+
+def test_scores_stay_finite_when_all_masks_agree(tmp_path):
+    method = quick("prism")
+    counts = np.array([0, 3] * (method.size // 2), np.int32)
+    s = method.scores({"seed": 1, "counts": counts, "clients": 3})
+    assert torch.isfinite(s).all()
+    assert torch.sigmoid(s).min() == pytest.approx(method.clamp)
+
+
+def upload(method, k, of, theta, round_=0):
+    message = Incoming(round_, {"seed": np.array([7], np.uint64), "stratum": np.array([k, of])})
+    return method.uniform(message, Rng((k,)).child("upload")) < theta
+
+
+def test_stratified_masks_are_bernoulli_and_their_mean_meets_theta_within_one_over_k():
+    method, K = quick("prism"), 10
+    theta = torch.rand(method.size, generator=torch.Generator().manual_seed(3))
+    together = torch.stack([upload(method, k, K, theta) for k in range(K)]).float()
+    assert (together.mean(0) - theta).abs().max() <= 1 / K + 1e-5
+    for mask in together:  # each by itself is Bern(θ): on average over elements it meets the mean of θ
+        assert abs(mask.mean() - theta.mean()) < 4 * 0.5 / math.sqrt(method.size)
+    alone = quick("prism", sampling="independent")
+    apart = torch.stack([upload(alone, k, K, theta) for k in range(K)]).float()
+    assert (apart.mean(0) - theta).square().mean() > 5 * (together.mean(0) - theta).square().mean()
+
+
+def test_the_product_is_the_frozen_network_under_the_final_mask(tmp_path):
+    method = quick("prism", rounds=1)
+    fed, *_ = federate(method, tmp_path)
+    model = method.products(fed.server)["generator"]
+    generator = open_model(model, tuple("0123456789"))
+    weights = torch.cat([p.flatten() for p in generator.net.parameters()])
+    mask = torch.from_numpy(fed.server["counts"]) / 3 > 0.5
+    assert weights.equal(Masked(build("small", (1, 8, 8), 10), fed.server["seed"]).W * mask)
+    assert set(model.tree) == {"generator", "shape", "classes", "seed", "mask"}
+    assert model.tree["mask"].nbytes == -(-method.size // 8)
+
+
+def test_training_lowers_the_loss(tmp_path):
+    method = quick("prism", rounds=6, local_steps=8, batch=30)
+    _, outcomes, _ = federate(method, tmp_path, holds=shares(each=60))
+    assert outcomes[-1].metrics["loss"] < 0.8 * outcomes[0].metrics["loss"]
+
+
+def test_learning_rate_follows_a_cosine_or_stays():
+    assert [round(quick("prism", rounds=4).rate(t) / quick("prism").lr, 3) for t in range(4)] == [1, 0.854, 0.5, 0.146]
+    assert quick("prism", schedule="constant").rate(2) == quick("prism").lr
+
+

@@ -1,0 +1,265 @@
+"""A run: killed, repeated, started from another, given bad folders and bad data."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import vitrail
+from tests.federation import digits, same
+from vitrail import config
+from vitrail import state as store
+from vitrail.data import from_arrays
+from vitrail.errors import Malformed, VitrailError
+from vitrail.folder import Folder
+from vitrail.rng import Rng
+from vitrail.run import prepare
+from vitrail.state import load
+
+TINY = {"data": "digits", "size": 8, "clients": 3, "rounds": 3, "workers": 1, "grids": 3}
+SMALL = {"prism": {"local_steps": 1, "batch": 10}, "fedgan": {"width": 4, "z": 8, "batch": 256, "sync": "g"}}
+
+
+def tiny(method, out, **more):
+    return vitrail.train(method, out=str(out), **{**TINY, **SMALL[method], **more})
+
+
+def result(folder):
+    """All that must be equal between two runs that should be the same."""
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in Folder(folder).rows()]
+    return (folder / "model.safetensors").read_bytes(), load(folder / "checkpoint.safetensors"), rows
+
+
+def equal(a, b):
+    return a[0] == b[0] and same(a[1], b[1]) and a[2] == b[2]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    folders = {m: tmp_path_factory.mktemp("unbroken") / m for m in SMALL}
+    for method, folder in folders.items():
+        tiny(method, folder)
+    return folders
+
+
+def killed_at(call, when, method, out):
+    """Run in a child process that SIGKILLs itself at its n-th replacing of a file; True if it got that far."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    try:
+        real, count = os.replace, [0]
+
+        def deadly(*paths):
+            count[0] += 1
+            if when == "after":
+                real(*paths)
+            if count[0] == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if when == "before":
+                real(*paths)
+
+        os.replace = deadly
+        tiny(method, out)
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("method", SMALL)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(method, when, unbroken, tmp_path):
+    expected = result(unbroken[method])
+    call = 0
+    while killed_at(call := call + 1, when, method, out := tmp_path / str(call)):
+        if not (out / "settings.toml").exists():
+            assert call == 1  # killed before the run had claimed its folder: there is nothing to resume
+            continue
+        vitrail.resume(out)
+        assert equal(result(out), expected), f"killed {when} write {call}"
+    assert call > 3 * 3 + 3  # every client's and every checkpoint's write was hit
+
+
+def test_killed_while_workers_train_and_resumed_with_another_number(unbroken, tmp_path):
+    out = tmp_path / "run"
+    pid = os.fork()
+    if not pid:
+        real = store.save
+
+        def deadly(path, tree, **how):
+            real(path, tree, **how)
+            if path.name == "checkpoint.safetensors" and tree["federation"]["round"] == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        store.save = deadly
+        tiny("prism", out, workers=2)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    vitrail.resume(out, workers=1)
+    assert equal(result(out), result(unbroken["prism"]))
+
+
+def test_the_settings_file_of_a_run_repeats_it_to_the_bit(unbroken, tmp_path):
+    run = vitrail.train(str(unbroken["prism"] / "settings.toml"), out=str(tmp_path / "again"))
+    assert equal(result(run.folder), result(unbroken["prism"]))
+
+
+def test_another_seed_gives_another_model(unbroken, tmp_path):
+    assert result(tiny("fedgan", tmp_path / "x", seed=1).folder)[0] != result(unbroken["fedgan"])[0]
+
+
+def test_a_finished_run_can_be_resumed_and_stays_what_it_is(unbroken):
+    before = result(unbroken["fedgan"])
+    vitrail.resume(unbroken["fedgan"])
+    assert equal(result(unbroken["fedgan"]), before)
+
+
+def test_a_run_leaves_what_a_person_expects(unbroken):
+    folder = unbroken["prism"]
+    names = {p.name for p in folder.iterdir()}
+    assert names >= {"settings.toml", "metrics.jsonl", "partition.png", "samples", "samples.png", "model.safetensors", "checkpoint.safetensors", "clients"}
+    assert len(list((folder / "samples").iterdir())) == 3
+    rows = Folder(folder).rows()
+    assert [r["round"] for r in rows] == [0, 1, 2]
+    assert all(r["bytes_up"] == sum(r["up"].values()) > 0 and r["loss"] > 0 for r in rows)
+    assert vitrail.load(folder).about["bytes_up"] == sum(r["bytes_up"] for r in rows)
+    assert not [p for p in folder.rglob("*.part")]
+
+
+def test_a_second_run_into_the_same_folder_is_refused_with_the_remedy(unbroken):
+    with pytest.raises(VitrailError, match=r"already holds a run.*vitrail resume"):
+        tiny("prism", unbroken["prism"])
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(VitrailError, match="holds other files"):
+        tiny("prism", tmp_path)
+    assert [p.name for p in tmp_path.iterdir() if p.name != ".lock"] == ["thesis.txt"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(VitrailError, match="choose another folder with out="):
+        tiny("prism", tmp_path / "file" / "run")
+
+
+def test_a_folder_in_use_is_refused(unbroken):
+    with Folder(unbroken["prism"]).locked(), pytest.raises(VitrailError, match="in use by another process"):
+        vitrail.resume(unbroken["prism"])
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
+    with pytest.raises(VitrailError, match=r"holds no run.*settings.toml"):
+        vitrail.resume(tmp_path)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(unbroken, tmp_path):
+    run = tiny("fedgan", tmp_path / "run")
+    text = (run.folder / "settings.toml").read_text()
+    (run.folder / "settings.toml").write_text(text.replace("seed = 0", "seed = 1"))
+    with pytest.raises(VitrailError, match="other settings or other data"):
+        vitrail.resume(run.folder)
+    assert (run.folder / "model.safetensors").read_bytes() == result(unbroken["fedgan"])[0]
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\xff" * len(b)])
+def test_a_damaged_checkpoint_is_refused_by_name(damage, unbroken, tmp_path):
+    run = tiny("fedgan", tmp_path / "run")
+    path = run.folder / "checkpoint.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(Malformed, match=r"checkpoint\.safetensors is damaged"):
+        vitrail.resume(run.folder)
+
+
+def test_a_torn_last_line_of_metrics_is_forgotten(tmp_path):
+    folder = Folder(tmp_path)
+    for t in range(3):
+        folder.log({"round": t})
+    folder.metrics.write_text(folder.metrics.read_text() + '{"round": 3, "byt')
+    folder.rewind(2)
+    assert [json.loads(line)["round"] for line in folder.metrics.read_text().splitlines()] == [0, 1]
+
+
+def test_a_run_can_start_from_an_earlier_one(unbroken, tmp_path):
+    for method in SMALL:
+        run = tiny(method, tmp_path / method, start=str(unbroken[method]), rounds=1)
+        earlier = load(unbroken[method] / "checkpoint.safetensors")["federation"]["server"]
+        begun = prepare(run.settings).method.server_init(Rng((0,)), None, earlier)
+        assert begun
+        assert all(same(value, earlier[name]) for name, value in begun.items())
+        assert run.settings.start == str(unbroken[method])
+
+
+def test_starting_from_an_earlier_run_changes_where_it_ends(unbroken, tmp_path):
+    a = tiny("fedgan", tmp_path / "a", rounds=1)
+    b = tiny("fedgan", tmp_path / "b", rounds=1, start=str(unbroken["fedgan"]))
+    assert result(a.folder)[0] != result(b.folder)[0]
+
+
+@pytest.mark.parametrize(
+    ("start", "says"), [("nowhere", "no checkpoint"), ("fedgan", "of method fedgan, this one of prism")]
+)
+def test_starting_from_what_is_no_like_run_is_refused(start, says, unbroken, tmp_path):
+    with pytest.raises(VitrailError, match=says):
+        tiny("prism", tmp_path / "x", start=str(unbroken.get(start, tmp_path / start)))
+
+
+def test_empty_clients_sit_out_and_the_run_goes_on(tmp_path):
+    plan = prepare(config.resolve("prism", {**TINY, "out": "x", "clients": 10, "partition": "dirichlet:0.005"}))
+    assert plan.empty
+    assert set(plan.clients) | set(plan.empty) == set(plan.partition.names)
+    run = tiny("fedgan", tmp_path / "x", clients=10, partition="dirichlet:0.005", rounds=1)
+    assert run.rows[0]["answered"] == len(plan.clients)
+
+
+def test_more_clients_than_examples_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(VitrailError, match="clients"):
+        tiny("prism", tmp_path / "x", clients=5000)
+    assert not (tmp_path / "x" / "settings.toml").exists()
+
+
+def test_a_sample_of_clients_takes_part_in_each_round(tmp_path):
+    run = tiny("fedgan", tmp_path / "x", clients=6, per_round=2, rounds=4)
+    assert all(r["answered"] == 2 for r in run.rows)
+    assert len({tuple(r["up"]) for r in run.rows}) > 1
+
+
+def test_drop_outs_are_reported_and_the_run_goes_on(tmp_path):
+    run = tiny("fedgan", tmp_path / "x", clients=6, dropout=0.4, rounds=3)
+    assert any(r["left_out"] for r in run.rows)
+    assert all(r["answered"] + len(r["left_out"]) == 6 for r in run.rows)
+
+
+def test_a_run_that_stays_below_its_quorum_stops_cleanly_and_says_why(tmp_path):
+    with pytest.raises(VitrailError, match=r"3 rounds in a row.*quorum=3.*dropped out.*vitrail resume"):
+        tiny("fedgan", tmp_path / "x", dropout=0.99, quorum=3, rounds=9)
+    assert (tmp_path / "x" / "checkpoint.safetensors").exists()
+
+
+def test_the_server_gets_its_own_share_and_clients_do_not_hold_it():
+    plan = prepare(config.resolve("prism", {**TINY, "out": "x", "server_share": 0.1}))
+    held = np.concatenate(plan.partition.indices)
+    assert len(plan.partition.server) == pytest.approx(0.1 * len(plan.data.train), abs=1)
+    assert not set(held) & set(plan.partition.server)
+
+
+def test_data_from_python_trains_and_must_be_handed_over_to_resume(tmp_path):
+    x, y = digits().train.pixels[:60], digits().train.labels[:60]
+    data = from_arrays(x, y, size=8)
+    run = vitrail.train("fedgan", data=data, out=str(tmp_path / "x"), clients=2, rounds=1, workers=1, size=8, **SMALL["fedgan"])
+    assert run.generator.sample(4).shape == (4, 1, 8, 8)
+    with pytest.raises(VitrailError, match="hand the same Dataset over"):
+        vitrail.resume(run.folder)
+    vitrail.resume(run.folder, data=data)
+    other = from_arrays(255 - x, y, size=8)
+    with pytest.raises(VitrailError, match="other data"):
+        vitrail.resume(run.folder, data=other)
+
+
+def test_pictures_without_labels_train_without_labels(tmp_path):
+    run = tiny("prism", tmp_path / "x", labels="ignore", rounds=1)
+    assert run.generator.classes == ()
+    with pytest.raises(VitrailError, match="without labels"):
+        run.generator.sample(3, label=1)

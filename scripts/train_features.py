@@ -30,9 +30,7 @@ class Classifier(nn.Module):
     def __init__(self, plan: Plan, classes: int) -> None:
         super().__init__()
         self.plan = plan
-        self.convs = nn.ModuleList(
-            nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise((3, *plan.widths))
-        )
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise((3, *plan.widths)))
         self.norms = nn.ModuleList(nn.BatchNorm2d(width, eps=EPSILON) for width in plan.widths)
         self.head = nn.Linear(plan.widths[-1], classes)
 
@@ -156,7 +154,7 @@ def main() -> None:
             logits = net.train()(x.contiguous(memory_format=torch.channels_last))
             loss = functional.cross_entropy(logits, labels[batch], label_smoothing=0.05)
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             schedule.step()
             losses += loss.item()

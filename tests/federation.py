@@ -53,7 +53,7 @@ class Traffic:
 Spoil = Callable[[int, str, bytes], bytes | Failure]
 
 
-def federate(  # noqa: PLR0913
+def federate(
     method: Method,
     folder: Path,
     *,

@@ -118,13 +118,22 @@ def test_a_finished_run_can_be_resumed_and_stays_what_it_is(unbroken):
 def test_a_run_leaves_what_a_person_expects(unbroken):
     folder = unbroken["prism"]
     names = {p.name for p in folder.iterdir()}
-    assert names >= {"settings.toml", "metrics.jsonl", "partition.png", "samples", "samples.png", "model.safetensors", "checkpoint.safetensors", "clients"}
+    assert names >= {
+        "settings.toml",
+        "metrics.jsonl",
+        "partition.png",
+        "samples",
+        "samples.png",
+        "model.safetensors",
+        "checkpoint.safetensors",
+        "clients",
+    }
     assert len(list((folder / "samples").iterdir())) == 3
     rows = Folder(folder).rows()
     assert [r["round"] for r in rows] == [0, 1, 2]
     assert all(r["bytes_up"] == sum(r["up"].values()) > 0 and r["loss"] > 0 for r in rows)
     assert vitrail.load(folder).about["bytes_up"] == sum(r["bytes_up"] for r in rows)
-    assert not [p for p in folder.rglob("*.part")]
+    assert not list(folder.rglob("*.part"))
 
 
 def test_a_second_run_into_the_same_folder_is_refused_with_the_remedy(unbroken):
@@ -248,7 +257,16 @@ def test_the_server_gets_its_own_share_and_clients_do_not_hold_it():
 def test_data_from_python_trains_and_must_be_handed_over_to_resume(tmp_path):
     x, y = digits().train.pixels[:60], digits().train.labels[:60]
     data = from_arrays(x, y, size=8)
-    run = vitrail.train("fedgan", data=data, out=str(tmp_path / "x"), clients=2, rounds=1, workers=1, size=8, **SMALL["fedgan"])
+    run = vitrail.train(
+        "fedgan",
+        data=data,
+        out=str(tmp_path / "x"),
+        clients=2,
+        rounds=1,
+        workers=1,
+        size=8,
+        **SMALL["fedgan"],
+    )
     assert run.generator.sample(4).shape == (4, 1, 8, 8)
     with pytest.raises(VitrailError, match="hand the same Dataset over"):
         vitrail.resume(run.folder)

@@ -58,7 +58,9 @@ class Generator:
         batches = [self.net(z[at : at + 256], None if y is None else y[at : at + 256]) for at in range(0, n, 256)]
         return torch.cat(batches).add_(1).div_(2).clamp_(0, 1) if batches else torch.empty(0, *self.shape)
 
-    def grid(self, path: str | Path, n: int = 64, label: int | str | Sequence[int] | None = None, seed: int = 0) -> None:
+    def grid(
+        self, path: str | Path, n: int = 64, label: int | str | Sequence[int] | None = None, seed: int = 0
+    ) -> None:
         """Write a PNG of n pictures; with labels, a column for each class."""
         columns = len(self.classes) if self.classes and label is None else 0
         write_grid(Path(path), self.sample(n, label, seed), columns)
@@ -77,7 +79,7 @@ def _masked(tree: dict[str, Any]) -> Any:
     draw = Rng((tree["seed"],)).child("batch statistics").torch()
     batches: list[tuple[Tensor, ...]] = []
     for _ in range(8):
-        z = torch.randn(64, net.z, generator=draw)  # type: ignore[arg-type]
+        z = torch.randn(64, masked.z, generator=draw)
         y = torch.randint(tree["classes"], (64,), generator=draw) if tree["classes"] else None
         batches.append((z,) if y is None else (z, y))
     return recalibrate(net, batches)
@@ -108,7 +110,7 @@ def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | Non
     try:
         net = READERS[model.kind](model.tree)
         return Generator(net, net.z, tuple(model.tree["shape"]), tuple(classes[: model.tree["classes"]]), about or {})
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
+    except (VitrailError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
         raise Malformed(f"its model does not fit together ({type(e).__name__}: {e})") from e
 
 

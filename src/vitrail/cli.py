@@ -17,7 +17,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings to change, such as clients=10 rounds=20")
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="settings to change, such as clients=10 rounds=20"),
 ]
 
 
@@ -30,13 +31,19 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def _all(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     del version
 
 
 @app.command()
 def run(
-    what: Annotated[str, typer.Argument(metavar="METHOD|FILE.toml", help="a method of `vitrail list`, or a settings file")],
+    what: Annotated[
+        str, typer.Argument(metavar="METHOD|FILE.toml", help="a method of `vitrail list`, or a settings file")
+    ],
     overrides: Overrides = None,
 ) -> None:
     """Train a generator.
@@ -78,7 +85,10 @@ def _watched(work: Any) -> None:
         work(watch)
     except KeyboardInterrupt:
         watch.stop()
-        typer.echo(f"\nInterrupted; every finished round is saved. Go on with: vitrail resume {watch.folder or 'FOLDER'}", err=True)
+        typer.echo(
+            f"\nInterrupted; every finished round is saved. Go on with: vitrail resume {watch.folder or 'FOLDER'}",
+            err=True,
+        )
         raise typer.Exit(130) from None
     finally:
         watch.stop()
@@ -90,7 +100,9 @@ def sample(
     n: Annotated[int, typer.Option("-n", "--number", min=1, max=1_000_000, help="how many pictures")] = 64,
     label: Annotated[str | None, typer.Option(help="a class's name or number; all in turn by default")] = None,
     seed: Annotated[int, typer.Option(min=0, help="the same seed gives the same pictures")] = 0,
-    out: Annotated[str, typer.Option("-o", "--out", help="grid.png, or data.npz for arrays (images, labels)")] = "grid.png",
+    out: Annotated[
+        str, typer.Option("-o", "--out", help="grid.png, or data.npz for arrays (images, labels)")
+    ] = "grid.png",
 ) -> None:
     """Draw pictures from a trained generator."""
     from pathlib import Path
@@ -100,14 +112,19 @@ def sample(
 
     generator = load(model)
     path = Path(out)
-    asked: int | str | None = int(label) if label is not None and label.isdigit() and label not in generator.classes else label
+    asked: int | str | None = (
+        int(label) if label is not None and label.isdigit() and label not in generator.classes else label
+    )
     if path.suffix == ".npz":
         import numpy as np
 
         labels = generator.labels(n, asked)
         pixels = (generator.sample(n, asked, seed) * 255).round().byte().permute(0, 2, 3, 1).numpy()
         with path.open("wb") as f:
-            np.savez_compressed(f, images=pixels, **({} if labels is None else {"labels": labels.numpy()}))
+            if labels is None:
+                np.savez_compressed(f, images=pixels)
+            else:
+                np.savez_compressed(f, images=pixels, labels=labels.numpy())
     elif path.suffix == ".png":
         generator.grid(path, n, asked, seed)
     else:
@@ -129,14 +146,19 @@ def list_(
     console = Console(highlight=False)
 
     def show(title: str, rows: dict[str, str]) -> None:
-        table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False, title_style="bold")
+        table = Table(
+            title=title, title_justify="left", box=None, show_header=False, pad_edge=False, title_style="bold"
+        )
         for name, text in rows.items():
             table.add_row(name.replace("[", r"\["), text.replace("[", r"\["))
         console.print(table)
         console.print()
 
     if method is None:
-        show("methods (vitrail list METHOD shows settings)", {name: text for name, (_, text) in METHODS.items()})
+        show(
+            "methods (vitrail list METHOD shows settings)",
+            {name: text for name, (_, text) in METHODS.items()},
+        )
         show("data=", SOURCES)
         show("partition=", PARTITIONS)
         return

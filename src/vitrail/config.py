@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -45,7 +45,8 @@ class Settings(BaseModel):
     start: Annotated[str | None, Field(alias="from", description="an earlier run's folder to start from")] = None
     out: Annotated[str, Field(min_length=1, description="the run's folder; by default a new one below runs/")] = ""
     workers: Annotated[
-        int | Literal["auto"], Field(description="processes that train clients; auto: one per core. Never changes a bit")
+        int | Literal["auto"],
+        Field(description="processes that train clients; auto: one per core. Never changes a bit"),
     ] = "auto"
     device: Annotated[str, Field(description="torch device of the clients; auto: a GPU where there is one")] = "auto"
     grids: Annotated[int, Field(ge=0, description="how many sample grids to write along the way")] = 8
@@ -63,7 +64,9 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        given = "" if self.value is None else f" = {self.value!r}" if isinstance(self.value, str) else f" = {self.value}"
+        given = (
+            "" if self.value is None else f" = {self.value!r}" if isinstance(self.value, str) else f" = {self.value}"
+        )
         return f"{self.setting}{given}: {self.remedy}"
 
 
@@ -87,7 +90,7 @@ def settings_model(method: str) -> type[Settings]:
     }
     for name, default in cls.defaults.items():
         base = Settings.model_fields[name]
-        own[name] = (Annotated[base.annotation, *base.metadata, Field(description=base.description)], default)  # type: ignore[name-defined]
+        own[name] = (Annotated[base.annotation, *base.metadata, Field(description=base.description)], default)
     model: type[Settings] = create_model(f"{cls.__name__}Settings", __base__=Settings, **own)
     return model
 
@@ -129,6 +132,10 @@ def resolve(what: str, overrides: Mapping[str, Any]) -> Settings:
     problems += _cross_checks(good)
     if problems or found is None:
         raise BadSettings(sorted(_once(problems), key=lambda p: "not a setting" in p.remedy))
+    if getattr(found, "features", "") == "auto":  # the choice stands in the file
+        from vitrail.nets.features import choose_features
+
+        found = found.model_copy(update={"features": choose_features(found.data)})
     return found
 
 
@@ -144,17 +151,21 @@ def _start(what: str) -> dict[str, Any]:
     path = Path(what)
     if not what.endswith(".toml") and not path.is_file():
         if path.is_dir() and (path / "settings.toml").exists():
-            raise VitrailError(f"{what} is a run's folder; `vitrail resume {what}` goes on with it, {what}/settings.toml repeats it")
+            raise VitrailError(
+                f"{what} is a run's folder; `vitrail resume {what}` goes on with it, {what}/settings.toml repeats it"
+            )
         return {"method": what}
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as e:
-        raise VitrailError(f"cannot read {what}: {e}; give a TOML file or a method's name ({', '.join(METHODS)})") from e
+        raise VitrailError(
+            f"cannot read {what}: {e}; give a TOML file or a method's name ({', '.join(METHODS)})"
+        ) from e
     except tomllib.TOMLDecodeError as e:
         raise VitrailError(f"{what} is not valid TOML: {e}") from e
 
 
-_WORDS = {
+_WORDS: dict[str, Callable[[Any], str]] = {
     "greater_than_equal": lambda c: f"must be at least {c['ge']:g}",
     "greater_than": lambda c: f"must be more than {c['gt']:g}",
     "less_than_equal": lambda c: f"must be at most {c['le']:g}",
@@ -180,7 +191,9 @@ def _problem(err: Any, known: Mapping[str, str], model: type[Settings]) -> Probl
     if key == "method":
         return None  # reported where methods are looked up
     says = _WORDS.get(err["type"], lambda _: str(err["msg"]).lower())(err.get("ctx", {}))
-    default = model.model_fields[known.get(key, key)].get_default() if known.get(key, key) in model.model_fields else None
+    default = (
+        model.model_fields[known.get(key, key)].get_default() if known.get(key, key) in model.model_fields else None
+    )
     return Problem(key, err["input"], says + (f" (default {default})" if default not in (None, "") else ""))
 
 
@@ -195,7 +208,9 @@ def _cross_checks(v: Mapping[str, Any]) -> list[Problem]:
                 problems.append(Problem(name, v[name], str(e).partition(": ")[2] or str(e)))
     clients, per_round = v.get("clients"), v.get("per_round")
     if isinstance(clients, int) and isinstance(per_round, int) and per_round > clients:
-        problems.append(Problem("per_round", per_round, f"more than there are clients ({clients}); leave it out to ask all"))
+        problems.append(
+            Problem("per_round", per_round, f"more than there are clients ({clients}); leave it out to ask all")
+        )
     asked = per_round or clients
     if isinstance(asked, int) and isinstance(v.get("quorum"), int) and v["quorum"] > asked:
         problems.append(Problem("quorum", v["quorum"], f"more than are asked in a round ({asked})"))
@@ -235,7 +250,9 @@ def to_dict(settings: Settings) -> dict[str, Any]:
 
 def to_toml(settings: Settings, version: str) -> str:
     """The resolved settings as a file that repeats the run."""
-    return f"# A run of vitrail {version}; `vitrail run THIS_FILE out=ELSEWHERE` repeats it.\n" + tomli_w.dumps(to_dict(settings))
+    return f"# A run of vitrail {version}; `vitrail run THIS_FILE out=ELSEWHERE` repeats it.\n" + tomli_w.dumps(
+        to_dict(settings)
+    )
 
 
 def identity(settings: Settings, data_digest: str) -> bytes:

@@ -58,7 +58,9 @@ class Folder:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
-            raise VitrailError(f"{self.path} is in use by another process; wait for it, or choose another folder with out=") from None
+            raise VitrailError(
+                f"{self.path} is in use by another process; wait for it, or choose another folder with out="
+            ) from None
         finally:
             os.close(handle)
 
@@ -69,7 +71,9 @@ class Folder:
         except FileNotFoundError:
             return None
         except Malformed as e:
-            raise Malformed(f"{e}; the run cannot go on from it: repeat it with `vitrail run {self.settings} out=...`") from e
+            raise Malformed(
+                f"{e}; the run cannot go on from it: repeat it with `vitrail run {self.settings} out=...`"
+            ) from e
         if not isinstance(tree, dict) or tree.get("run") != run:
             raise VitrailError(
                 f"{self.checkpoint} was made with other settings or other data than {self.settings} names; "

@@ -24,6 +24,7 @@ from vitrail.engines.rounds import Federation, Outcome, choose, play
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder, new_folder
 from vitrail.methods.base import Method, Task
+from vitrail.nets.features import TRAINED_ON
 from vitrail.rng import Rng
 
 VOID_LIMIT = 3  # rounds in a row without a quorum after which a run stops
@@ -108,11 +109,19 @@ def begin(settings: Settings, data: Dataset | None, watch: Watch) -> Run:
         return _go(plan, watch)
 
 
-def resume(folder: str | Path, *, data: Dataset | None = None, workers: int | str | None = None, watch: Watch | None = None) -> Run:
+def resume(
+    folder: str | Path,
+    *,
+    data: Dataset | None = None,
+    workers: int | str | None = None,
+    watch: Watch | None = None,
+) -> Run:
     """Go on with a run that was interrupted; the result has the bits of one that was not."""
     place = Folder(Path(folder))
     if not place.settings.exists():
-        raise VitrailError(f"{folder} holds no run (there is no settings.toml); give the folder that `vitrail run` named")
+        raise VitrailError(
+            f"{folder} holds no run (there is no settings.toml); give the folder that `vitrail run` named"
+        )
     overrides: dict[str, Any] = {"out": str(folder)} | ({} if workers is None else {"workers": workers})
     plan = prepare(config.resolve(str(place.settings), overrides), data)
     with place.locked():
@@ -126,17 +135,33 @@ def prepare(settings: Settings, data: Dataset | None = None) -> Plan:
             raise VitrailError("this run was given its data from Python; hand the same Dataset over again with data=")
         data = load_data(settings.data, size=settings.size, held_out=settings.held_out)
     rng = Rng((settings.seed,))
-    shares = partition(settings.partition, data, settings.clients, rng.child("partition").numpy(), settings.server_share)
+    shares = partition(
+        settings.partition, data, settings.clients, rng.child("partition").numpy(), settings.server_share
+    )
     labelled = settings.labels == "auto" and data.train.labels is not None
     if not labelled:
-        data = Dataset(data.name, data.train.without_labels(), data.test.without_labels(), (), data.attributes, data.groups)
+        data = Dataset(
+            data.name,
+            data.train.without_labels(),
+            data.test.without_labels(),
+            (),
+            data.attributes,
+            data.groups,
+        )
     task = Task(data.shape, len(data.classes), settings.rounds, len(shares.names), data.name, _device(settings.device))
     run = config.identity(settings, data.train.digest())
     plan = Plan(settings, data, shares, config.build_method(settings, task), run, Folder(Path(settings.out)))
     if not plan.clients:
-        raise VitrailError(f"partition={settings.partition}: no client holds a picture; use fewer clients or another partition")
+        raise VitrailError(
+            f"partition={settings.partition}: no client holds a picture; use fewer clients or another partition"
+        )
     plan.method.declares()  # a network that cannot be built for these pictures shows here
     return plan
+
+
+def psi_saw(features: str, data: str) -> bool:
+    """Whether a feature network was trained on the very data it is used on."""
+    return TRAINED_ON.get(features) == data.partition(":")[0]
 
 
 def _device(name: str) -> str:
@@ -147,7 +172,9 @@ def _device(name: str) -> str:
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as e:
-        raise VitrailError(f"device={name}: torch cannot use it here ({str(e).splitlines()[0]}); set device=auto") from e
+        raise VitrailError(
+            f"device={name}: torch cannot use it here ({str(e).splitlines()[0]}); set device=auto"
+        ) from e
     return name
 
 
@@ -168,7 +195,16 @@ def _go(plan: Plan, watch: Watch) -> Run:
         while fed.round < s.rounds:
             began, t = time.perf_counter(), fed.round
             clients = choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", t))
-            fed, outcome = play(method, fed, plan.id, clients, engine.ask, rng, quorum=min(s.quorum, len(clients)), tell=watch.during)
+            fed, outcome = play(
+                method,
+                fed,
+                plan.id,
+                clients,
+                engine.ask,
+                rng,
+                quorum=min(s.quorum, len(clients)),
+                tell=watch.during,
+            )
             void = void + 1 if outcome.void else 0
             if s.grids and not outcome.void and (t % max(1, s.rounds // s.grids) == 0 or fed.round == s.rounds):
                 _grid(plan, fed)
@@ -200,10 +236,14 @@ def _earlier(s: Settings) -> store.State | None:
         return None
     place = Folder(Path(s.start))
     if not place.checkpoint.exists():
-        raise VitrailError(f"from={s.start}: there is no checkpoint; give the folder of a run that has finished a round")
+        raise VitrailError(
+            f"from={s.start}: there is no checkpoint; give the folder of a run that has finished a round"
+        )
     was = config.resolve(str(place.settings), {}).method
     if was != s.method:
-        raise VitrailError(f"from={s.start}: that run is of method {was}, this one of {s.method}; start from one of the same method")
+        raise VitrailError(
+            f"from={s.start}: that run is of method {was}, this one of {s.method}; start from one of the same method"
+        )
     state: store.State = store.load(place.checkpoint)["federation"]["server"]
     return state
 
@@ -212,7 +252,9 @@ def _grid(plan: Plan, fed: Federation) -> None:
     plan.folder.samples.mkdir(exist_ok=True)
     classes = plan.data.classes
     generator = open_model(plan.method.products(fed.server)["generator"], classes)
-    generator.grid(plan.folder.samples / f"round-{fed.round:04d}.png", 8 * len(classes) if 0 < len(classes) <= 20 else 64)
+    generator.grid(
+        plan.folder.samples / f"round-{fed.round:04d}.png", 8 * len(classes) if 0 < len(classes) <= 20 else 64
+    )
 
 
 def _row(o: Outcome, seconds: float) -> dict[str, Any]:
@@ -245,6 +287,8 @@ def _finish(plan: Plan, fed: Federation) -> None:
         "bytes_down": sum(r["bytes_down"] for r in rows),
         "privacy": "not private: nothing was noised",
     }
+    if psi := getattr(s, "features", ""):
+        about["features"] = f"{psi}, trained on {TRAINED_ON[psi]}" + (", this very data" if psi_saw(psi, s.data) else "")
     for name, model in plan.method.products(fed.server).items():
         path = plan.folder.model if name == "generator" else plan.folder.path / f"{name}.safetensors"
         save_model(path, model, plan.data.classes, about)

@@ -35,7 +35,11 @@ def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
         if isinstance(node, np.ndarray):
             return keep("array", torch.from_numpy(np.ascontiguousarray(node)), path)
         if isinstance(node, bytes):
-            return keep("bytes", torch.frombuffer(bytearray(node), dtype=torch.uint8) if node else torch.empty(0, dtype=torch.uint8), path)
+            return keep(
+                "bytes",
+                torch.frombuffer(bytearray(node), dtype=torch.uint8) if node else torch.empty(0, dtype=torch.uint8),
+                path,
+            )
         if isinstance(node, dict):
             return {"dict": [[k, walk(v, f"{path}/{k}" if path else str(k))] for k, v in node.items()]}
         if isinstance(node, list | tuple):
@@ -44,7 +48,9 @@ def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
             return node
         if isinstance(node, float) and math.isfinite(node):
             return node
-        raise VitrailError(f"state at {path!r} is {node!r} ({type(node).__name__}); only arrays and plain finite values can be saved")
+        raise VitrailError(
+            f"state at {path!r} is {node!r} ({type(node).__name__}); only arrays and plain finite values can be saved"
+        )
 
     return tensors, json.dumps(walk(tree, ""))
 
@@ -85,7 +91,9 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
         os.replace(part, path)
     except OSError as e:
         part.unlink(missing_ok=True)
-        raise VitrailError(f"cannot write {path}: {e.strerror}; free some space or choose another folder with out=") from e
+        raise VitrailError(
+            f"cannot write {path}: {e.strerror}; free some space or choose another folder with out="
+        ) from e
 
 
 def save(path: Path, tree: Tree, *, private: bool = False) -> None:
@@ -100,7 +108,7 @@ def load(path: Path) -> Tree:
     try:
         with safe_open(path, "pt") as f:
             about = f.metadata() or {}
-            tensors = {name: f.get_tensor(name) for name in f.keys()}
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
         return unpack(tensors, about[_TREE])
     except FileNotFoundError:
         raise

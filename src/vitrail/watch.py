@@ -7,10 +7,18 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from vitrail.engines.rounds import Outcome
-from vitrail.run import Plan, Run
+from vitrail.nets.features import TRAINED_ON
+from vitrail.run import Plan, Run, psi_saw
 
 
 def size(n: float) -> str:
@@ -56,8 +64,10 @@ class Terminal:
             f"{held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} pictures, {s.rounds} rounds, seed {s.seed}"
             + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
         )
-        if hasattr(plan.method, "psi_name"):
-            self.console.print(f"features: {plan.method.psi_name}")
+        if psi := getattr(s, "features", ""):
+            self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
+            if psi_saw(psi, s.data):
+                self.console.print("[yellow]these features were trained on this very data: call no such run private[/yellow]")
         if plan.empty:
             few = ", ".join(plan.empty[:5]) + (", ..." if len(plan.empty) > 5 else "")
             self.console.print(f"[yellow]{len(plan.empty)} clients hold no picture and sit out: {few}[/yellow]")
@@ -79,15 +89,16 @@ class Terminal:
         news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
         self.progress.update(self.task, advance=1, news=news)
         if not self.console.is_terminal:
-            self.console.print(
-                f"round {outcome.round + 1}: {len(outcome.answered)}/{outcome.asked} clients  {news}  {row['seconds']:.1f} s"
-            )
+            answered = f"{len(outcome.answered)}/{outcome.asked} clients"
+            self.console.print(f"round {outcome.round + 1}: {answered}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
         for client, reason in list(outcome.left_out.items())[:5]:
             self.console.print(f"[yellow]round {outcome.round + 1}: {client} left out: {escape(reason)}[/yellow]")
         if len(outcome.left_out) > 5:
             self.console.print(f"[yellow]... and {len(outcome.left_out) - 5} more; metrics.jsonl has all[/yellow]")
         if outcome.void:
-            self.console.print(f"[yellow]round {outcome.round + 1}: too few answers; the model stays as it was[/yellow]")
+            self.console.print(
+                f"[yellow]round {outcome.round + 1}: too few answers; the model stays as it was[/yellow]"
+            )
 
     def end(self, run: Run) -> None:
         """Say where everything is."""

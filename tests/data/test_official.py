@@ -263,9 +263,7 @@ def mat(**variables: np.ndarray) -> bytes:
 def test_svhn_calls_the_digit_zero_zero(assets: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 4), np.uint8)
     for part in ("train", "test"):
-        put(
-            assets / "svhn" / f"{part}_32x32.mat", mat(X=images, y=np.array([[10], [1], [9], [10]], np.uint8))
-        )
+        put(assets / "svhn" / f"{part}_32x32.mat", mat(X=images, y=np.array([[10], [1], [9], [10]], np.uint8)))
     data = load("svhn")
     assert data.train.labels is not None
     assert data.train.labels.tolist() == [0, 1, 9, 0]
@@ -386,8 +384,6 @@ def test_a_picture_that_the_celeba_zip_lacks_is_named(assets: Path) -> None:
     make_celeba(assets / "celeba", "002")
     names = assets / "celeba"
     (names / "list_eval_partition.txt").write_text("000001.jpg 0\n000002.jpg 2\n000009.jpg 0")
-    (names / "list_attr_celeba.txt").write_text(
-        "3\nMale Young\n000001.jpg 1 1\n000002.jpg 1 1\n000009.jpg 1 1"
-    )
+    (names / "list_attr_celeba.txt").write_text("3\nMale Young\n000001.jpg 1 1\n000002.jpg 1 1\n000009.jpg 1 1")
     with pytest.raises(Malformed, match=r"no picture 000009\.jpg"):
         load("celeba")

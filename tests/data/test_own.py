@@ -22,9 +22,7 @@ def save(path: Path, mode: str = "RGB", side: tuple[int, int] = (40, 40), value:
         pixels = RNG.integers(0, 65536, side, np.uint16) if value is None else np.full(side, value, np.uint16)
         Image.fromarray(pixels).save(path)
         return path
-    pixels = (
-        RNG.integers(0, 256, (*side, 3), np.uint8) if value is None else np.full((*side, 3), value, np.uint8)
-    )
+    pixels = RNG.integers(0, 256, (*side, 3), np.uint8) if value is None else np.full((*side, 3), value, np.uint8)
     Image.fromarray(pixels).convert(mode).save(path)
     return path
 
@@ -148,9 +146,7 @@ def test_a_truncated_picture_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("side", [10_000, 50_000])  # PIL only warns of the first
 def test_a_picture_that_would_fill_the_memory_is_refused(tmp_path: Path, side: int) -> None:
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     header = struct.pack(">2I5B", side, side, 8, 0, 0, 0, 0)
     content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100)))
@@ -385,9 +381,7 @@ def test_a_hub_folder_of_pictures_is_read_by_its_sub_folders(tmp_path: Path) -> 
         ("picture", {"bytes": b"junk", "path": None}, "train 2: not a picture"),
     ],
 )
-def test_a_hub_data_set_with_a_hole_is_refused_by_name(
-    tmp_path: Path, column: str, last: object, said: str
-) -> None:
+def test_a_hub_data_set_with_a_hole_is_refused_by_name(tmp_path: Path, column: str, last: object, said: str) -> None:
     import datasets
 
     columns = {"picture": [Image.fromarray(p) for p in GREY[:3]], "kind": [0, 1, 0]}

@@ -84,9 +84,7 @@ def test_the_same_seed_gives_the_same_partition(spec: str, clients: int) -> None
     assert all(i.dtype == np.int64 for i in (*one.indices, one.server))
 
 
-@pytest.mark.parametrize(
-    "spec", ["iid", "shards:2", "dirichlet:0.3", "skew:0.8", "classes:2", "bootstrap:0.5"]
-)
+@pytest.mark.parametrize("spec", ["iid", "shards:2", "dirichlet:0.3", "skew:0.8", "classes:2", "bootstrap:0.5"])
 def test_another_seed_gives_another_partition(spec: str) -> None:
     one, two = divide(spec, 10, seed=1), divide(spec, 10, seed=2)
     assert not all(np.array_equal(a, b) for a, b in zip(one.indices, two.indices, strict=True))
@@ -126,9 +124,7 @@ def test_bootstrap_draws_the_share_with_replacement() -> None:
     p = divide("bootstrap:0.5", 20)
     assert {len(i) for i in p.indices} == {300}
     # Of 300 draws from 600, each picture is missed with probability (1 - 1/600)^300: 236 are expected.
-    assert np.mean([len(np.unique(i)) for i in p.indices]) == pytest.approx(
-        600 * (1 - (1 - 1 / 600) ** 300), abs=6
-    )
+    assert np.mean([len(np.unique(i)) for i in p.indices]) == pytest.approx(600 * (1 - (1 - 1 / 600) ** 300), abs=6)
 
 
 def test_shards_hold_few_classes_each_and_sizes_are_nearly_equal() -> None:
@@ -146,9 +142,7 @@ def test_a_small_alpha_leaves_clients_empty_without_strays() -> None:
 
 def test_dirichlet_proportions_have_the_variance_of_the_distribution() -> None:
     alpha, clients = 0.5, 5
-    shares = np.concatenate(
-        [counts(divide(f"dirichlet:{alpha}", clients, s), DATA).T / 60 for s in range(30)]
-    )
+    shares = np.concatenate([counts(divide(f"dirichlet:{alpha}", clients, s), DATA).T / 60 for s in range(30)])
     expected = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
     assert shares.mean() == pytest.approx(1 / clients)
     assert shares.var() == pytest.approx(expected, rel=0.1)
@@ -204,8 +198,7 @@ def test_each_attribute_goes_to_one_client_who_holds_all_its_pictures() -> None:
     assert has is not None
     p = divide("attributes", 4)
     owners = [
-        [i for i, held in enumerate(p.indices) if np.isin(np.flatnonzero(has[:, a]), held).all()]
-        for a in range(8)
+        [i for i, held in enumerate(p.indices) if np.isin(np.flatnonzero(has[:, a]), held).all()] for a in range(8)
     ]
     assert all(owners)
     for held in p.indices:  # two attributes of 0.3 each: 1 - 0.7^2 of the pictures
@@ -252,9 +245,7 @@ BARE = Dataset("bare", Pictures(np.zeros((5, 1, 1, 1), np.uint8)), Pictures(np.z
         ("round-robin", 4, DATA, "no partition round-robin"),
     ],
 )
-def test_an_impossible_partition_is_refused_with_a_remedy(
-    spec: str, clients: int, data: Dataset, said: str
-) -> None:
+def test_an_impossible_partition_is_refused_with_a_remedy(spec: str, clients: int, data: Dataset, said: str) -> None:
     with pytest.raises(VitrailError, match=said) as refusal:
         divide(spec, clients, data=data)
     assert f"partition={spec}" in str(refusal.value)

@@ -33,7 +33,10 @@ def test_a_client_whose_worker_always_dies_is_left_out(tmp_path, monkeypatch):
     with Embedded(crew, digits().train, workers=2) as engine:
         monkeypatch.setattr(
             "vitrail.engines.embedded._Worker.give",
-            lambda self, client, request: (setattr(self, "job", (client, request)), os.kill(self.process.pid, signal.SIGKILL)),
+            lambda self, client, request: (
+                setattr(self, "job", (client, request)),
+                os.kill(self.process.pid, signal.SIGKILL),
+            ),
         )
         answers = dict(engine.ask([("client-0", b"")]))
     assert isinstance(answers["client-0"], Failure)

@@ -73,7 +73,9 @@ LIES = {
     "a request": lambda m: replace(m, header=replace(m.header, kind=Kind.REQUEST)),
     "a wrong size": lambda m: replace(m, parts=(make_part("half", "float32", np.zeros(3)), *m.parts[1:])),
     "a wrong codec": lambda m: replace(m, parts=(make_part("half", "float16", np.zeros(2)), *m.parts[1:])),
-    "too large a number": lambda m: replace(m, parts=(make_part("half", "float32", np.array([1001.0, 0])), *m.parts[1:])),
+    "too large a number": lambda m: replace(
+        m, parts=(make_part("half", "float32", np.array([1001.0, 0])), *m.parts[1:])
+    ),
     "a part nobody declared": lambda m: replace(m, parts=(*m.parts, make_part("gift", "bytes", np.zeros(1)))),
     "a sum for somebody else": lambda m: replace(m, parts=(replace(m.parts[0], peer="client-2"), *m.parts[1:])),
     "too little": lambda m: replace(m, parts=m.parts[:1]),
@@ -98,7 +100,7 @@ def test_garbage_is_left_out(tmp_path):
 
 
 def test_an_array_for_many_clients_is_encoded_once(tmp_path, monkeypatch):
-    import vitrail.engines.rounds as rounds
+    from vitrail.engines import rounds
 
     encoded = []
     real = rounds.make_part
@@ -146,5 +148,3 @@ def test_drop_outs_are_the_same_for_any_number_of_workers(tmp_path):
     assert [o.left_out for o in a[1]] == [o.left_out for o in b[1]]
     assert any(o.left_out for o in a[1])
     assert same(a[0].tree(), b[0].tree())
-
-

@@ -49,7 +49,11 @@ class Toy:
         number = int(state["name"][-1])
         # the whole total of this round is public by construction: 0.5 from each of three clients
         after = {**state, "total": total + 1.5, "notes": notes}
-        parts = {"half": np.float32([0.5, number]), "own": np.int32([number]), "metric.pictures": np.float32([len(data)])}
+        parts = {
+            "half": np.float32([0.5, number]),
+            "own": np.int32([number]),
+            "metric.pictures": np.float32([len(data)]),
+        }
         return after, Reply(parts, {(to, "note"): note}, holds=digest(str(total + 1.5)))
 
     def receive(self, server, client, parts):
@@ -58,7 +62,11 @@ class Toy:
     def close_round(self, server, sums: Sums, rng):
         if not sums.clients:
             return {**server, "version": server["version"] + 1, "alone": server["alone"] + 1}
-        return {**server, "total": server["total"] + float(sums.values["half"][0]), "version": server["version"] + 1}
+        return {
+            **server,
+            "total": server["total"] + float(sums.values["half"][0]),
+            "version": server["version"] + 1,
+        }
 
     def products(self, server, client=None):
         return {"generator": Model("toy", {})}

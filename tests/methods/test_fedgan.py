@@ -35,7 +35,7 @@ def test_the_server_takes_the_mean_weighted_by_pictures(tmp_path, weights):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_clients_take_back_what_is_synchronised_and_keep_the_rest(tmp_path, sync):
     method = quick("fedgan", rounds=2, sync=sync)
-    _, outcomes, traffic = federate(method, tmp_path)
+    _, _, traffic = federate(method, tmp_path)
     first, second = traffic.requests[0][1], traffic.requests[-1][1]
     assert set(sent(first)) == {"generator", "discriminator"}  # everyone begins with the same networks
     assert set(sent(second)) == SYNCS[sync]

@@ -62,11 +62,15 @@ def test_frozen_weights_are_signs_of_one_magnitude_per_layer():
 def test_frozen_signs_are_the_bits_of_philox():
     """Bit for bit from NumPy's counter, so that every machine builds the same network."""
     words = np.random.Philox(key=7).random_raw(2)
-    expected = [1.0 if byte >> (7 - i) & 1 else -1.0 for w in words for byte in int(w).to_bytes(8, "little") for i in range(8)]
+    expected = [
+        1.0 if byte >> (7 - i) & 1 else -1.0 for w in words for byte in int(w).to_bytes(8, "little") for i in range(8)
+    ]
     assert random_signs(7, 100).tolist() == expected[:100]
 
 
-@pytest.mark.parametrize(("size", "channels", "elements"), [(32, 1, 3_543_616), (32, 3, 3_544_768), (64, 3, 12_195_520)])
+@pytest.mark.parametrize(
+    ("size", "channels", "elements"), [(32, 1, 3_543_616), (32, 3, 3_544_768), (64, 3, 12_195_520)]
+)
 def test_the_papers_network_has_its_true_number_of_mask_elements(size, channels, elements):
     with torch.device("meta"):
         assert sum(p.numel() for p in build("resnet", (channels, size, size), 0).parameters()) == elements
@@ -189,7 +193,10 @@ def test_training_lowers_the_loss(tmp_path):
 
 
 def test_learning_rate_follows_a_cosine_or_stays():
-    assert [round(quick("prism", rounds=4).rate(t) / quick("prism").lr, 3) for t in range(4)] == [1, 0.854, 0.5, 0.146]
+    assert [round(quick("prism", rounds=4).rate(t) / quick("prism").lr, 3) for t in range(4)] == [
+        1,
+        0.854,
+        0.5,
+        0.146,
+    ]
     assert quick("prism", schedule="constant").rate(2) == quick("prism").lr
-
-

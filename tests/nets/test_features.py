@@ -130,10 +130,7 @@ def test_the_choice_for_a_source_was_never_trained_on_it(source: str) -> None:
 @pytest.mark.parametrize(
     ("trained_on", "data"),
     [
-        *(
-            ("cifar10", data)
-            for data in ("cifar10", "cifar10:1", "cifar10:1-5", "CIFAR10:2", "hf:uoft-cs/cifar10")
-        ),
+        *(("cifar10", data) for data in ("cifar10", "cifar10:1", "cifar10:1-5", "CIFAR10:2", "hf:uoft-cs/cifar10")),
         *(("cifar10", data) for data in ("npz:cifar-10.npz", "folder:CINIC-10", "folder:celeba/cifar10")),
         *(("fashion-mnist", data) for data in ("fashion-mnist", "fashion-mnist:1", "npz:FashionMNIST.npz")),
         *(("fashion-mnist", data) for data in ("hf:zalando-datasets/fashion_mnist", "folder:f-mnist")),
@@ -268,13 +265,9 @@ def test_download_with_another_checksum_is_refused_and_nothing_stays(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (nowhere / "vgg19-dcbb9e9d.pth").write_bytes(b"not the weights")
-    with ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(nowhere))
-    ) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(nowhere))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(
-            features, "VGG19_URL", f"http://127.0.0.1:{server.server_port}/vgg19-dcbb9e9d.pth"
-        )
+        monkeypatch.setattr(features, "VGG19_URL", f"http://127.0.0.1:{server.server_port}/vgg19-dcbb9e9d.pth")
         with pytest.raises(VitrailError, match="hash"):
             load_features("vgg19", home=nowhere / "home")
         server.shutdown()
@@ -298,9 +291,7 @@ def test_vgg19_file_never_runs_code(nowhere: Path, monkeypatch: pytest.MonkeyPat
     assert not (nowhere / "trap-was-sprung").exists()
 
 
-def test_truncated_or_wrong_weights_are_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_or_wrong_weights_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = (features.WEIGHTS / "vitrail-fashion.safetensors").read_bytes()
     tensors = load_file(features.WEIGHTS / "vitrail-fashion.safetensors")
     monkeypatch.setattr(features, "WEIGHTS", tmp_path)

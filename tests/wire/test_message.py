@@ -40,7 +40,9 @@ def test_what_a_codec_encodes_it_decodes_to_the_bit(codec, data):
     assert BY_NAME[codec].encode(back) == payload
 
 
-@pytest.mark.parametrize(("codec", "bits"), [("float32", 32), ("float16", 16), ("u1", 1), ("u4", 4), ("u11", 11), ("seed", 64)])
+@pytest.mark.parametrize(
+    ("codec", "bits"), [("float32", 32), ("float16", 16), ("u1", 1), ("u4", 4), ("u11", 11), ("seed", 64)]
+)
 def test_a_codec_takes_the_bits_it_says(codec, bits):
     assert len(BY_NAME[codec].encode(np.zeros(1001, np.uint8))) == -(-1001 * bits // 8)
 
@@ -115,7 +117,14 @@ def test_no_bytes_crash_the_decoder_or_get_past_its_checks(data, seal):
 
 
 VALID = encode(
-    Message(HEADER, (make_part("mask", "u1", np.ones(77)), make_part("loss", "float32", np.ones((2, 3))), make_part("s", "bytes", np.zeros(5), "p")))
+    Message(
+        HEADER,
+        (
+            make_part("mask", "u1", np.ones(77)),
+            make_part("loss", "float32", np.ones((2, 3))),
+            make_part("s", "bytes", np.zeros(5), "p"),
+        ),
+    )
 )
 
 
@@ -124,7 +133,10 @@ VALID = encode(
 def test_a_changed_message_is_refused_or_still_means_just_what_it_says(data):
     body = bytearray(VALID[:-4])
     for _ in range(data.draw(st.integers(1, 4))):
-        kind, at = data.draw(st.sampled_from(["flip", "cut", "grow"])), data.draw(st.integers(0, len(body) - 1))
+        kind, at = (
+            data.draw(st.sampled_from(["flip", "cut", "grow"])),
+            data.draw(st.integers(0, len(body) - 1)),
+        )
         if kind == "flip":
             body[at] ^= data.draw(st.integers(1, 255))
         elif kind == "cut" and len(body) > 1:

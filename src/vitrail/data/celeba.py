@@ -23,8 +23,7 @@ _TRAIN, _TEST = "0", "2"  # 1 is the validation part, which stays unused
 def read(request: Request) -> Dataset:
     """CelebA's train and test parts, decoded once and then mapped from a file, which spares the memory."""
     archive, attributes, partition = (
-        request.file(name)
-        for name in ("img_align_celeba.zip", "list_attr_celeba.txt", "list_eval_partition.txt")
+        request.file(name) for name in ("img_align_celeba.zip", "list_attr_celeba.txt", "list_eval_partition.txt")
     )
     names, table = _attributes(attributes)
     parts = _partition(partition)
@@ -46,9 +45,7 @@ def _attributes(path: Path) -> tuple[tuple[str, ...], dict[str, list[bool]]]:
     """The names of the attributes, and which of them each picture has."""
     lines = _lines(path)
     if len(lines) < 2 or not lines[0].strip().isdigit() or int(lines[0]) != len(lines) - 2:
-        raise Malformed(
-            f"{path}: the first line must count the {max(len(lines) - 2, 0):,} pictures, found {lines[:1]}"
-        )
+        raise Malformed(f"{path}: the first line must count the {max(len(lines) - 2, 0):,} pictures, found {lines[:1]}")
     names = tuple(lines[1].split())
     table: dict[str, list[bool]] = {}
     for number, line in enumerate(lines[2:], 3):
@@ -98,9 +95,7 @@ def _decoded(archive: Path, order: list[str], request: Request) -> NDArray[np.ui
     return pixels
 
 
-def _decode_into(
-    cache: Path, packed: zipfile.ZipFile, members: list[zipfile.ZipInfo], request: Request
-) -> None:
+def _decode_into(cache: Path, packed: zipfile.ZipFile, members: list[zipfile.ZipInfo], request: Request) -> None:
     shape = (len(members), 3, request.size, request.size)
     # Written and not mapped: on a full disk a write fails with an error, a map with a crash.
     with into_place(cache) as out, shown(request.progress) as show:

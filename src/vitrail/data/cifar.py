@@ -41,9 +41,7 @@ def read(request: Request) -> Dataset:
 def _batch(path: Path) -> Pictures:
     raw = np.fromfile(path, np.uint8)
     if len(raw) != PICTURES * _RECORD:
-        raise Malformed(
-            f"{path}: {len(raw):,} bytes, expected {PICTURES:,} pictures of {_RECORD:,} (label, 3x32x32)"
-        )
+        raise Malformed(f"{path}: {len(raw):,} bytes, expected {PICTURES:,} pictures of {_RECORD:,} (label, 3x32x32)")
     records = raw.reshape(-1, _RECORD)
     labels = records[:, 0]
     if labels.max() > 9:

@@ -64,9 +64,7 @@ def download(remote: Remote, target: Path, progress: Progress | None = None) -> 
                     done += len(chunk)
                     show(target.name, done, total)
                 if digest.hexdigest() != remote.md5:
-                    raise DownloadError(
-                        f"{url} gave a file with MD5 {digest.hexdigest()} instead of {remote.md5}"
-                    )
+                    raise DownloadError(f"{url} gave a file with MD5 {digest.hexdigest()} instead of {remote.md5}")
             return target
         except DownloadError as failure:
             failures.append(str(failure))

@@ -20,9 +20,7 @@ def counts(partition: Partition, data: Dataset) -> NDArray[np.int64]:
     if labels is None:
         return np.array([[len(held)] for held in partition.indices], np.int64)
     classes = len(data.classes) or int(labels.max()) + 1
-    return np.stack([np.bincount(labels[held], minlength=classes) for held in partition.indices]).astype(
-        np.int64
-    )
+    return np.stack([np.bincount(labels[held], minlength=classes) for held in partition.indices]).astype(np.int64)
 
 
 def draw_partition(partition: Partition, data: Dataset, path: Path | str) -> None:
@@ -61,9 +59,7 @@ def _map(ax: Any, table: NDArray[np.int64], classes: tuple[str, ...]) -> None:
     ax.imshow(shade, cmap="Blues", vmin=0, vmax=1.1, aspect="auto", interpolation="nearest")
     labels = classes or tuple(str(k) for k in range(columns))
     long = max(len(name) for name in labels) > 3
-    ax.set_xticks(
-        range(columns), labels, fontsize=8, rotation=45 if long else 0, ha="right" if long else "center"
-    )
+    ax.set_xticks(range(columns), labels, fontsize=8, rotation=45 if long else 0, ha="right" if long else "center")
     ax.set_xlabel("class")
     ax.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
     ax.set_yticks(np.arange(rows + 1) - 0.5, minor=True)

@@ -28,9 +28,7 @@ def read(request: Request) -> Dataset:
     """The pictures under a folder, or under its train and test folders when it has both."""
     root = Path(request.source.argument).expanduser()
     if not root.is_dir():
-        raise VitrailError(
-            f"data={request.source}: there is no folder {root}; give the path of a folder of pictures"
-        )
+        raise VitrailError(f"data={request.source}: there is no folder {root}; give the path of a folder of pictures")
     both = (root / "train").is_dir() and (root / "test").is_dir()
     trees = [_tree(root / "train"), _tree(root / "test")] if both else [_tree(root)]
     depth = _depth(root, trees)

@@ -16,7 +16,7 @@ from vitrail.data.split import check_share, hold_out
 from vitrail.errors import VitrailError
 
 
-def from_arrays(  # noqa: PLR0917, the usual order of the four arrays
+def from_arrays(
     images: Any,
     labels: Any = None,
     test_images: Any = None,
@@ -55,9 +55,7 @@ def _stacked(pixels: list[NDArray[np.uint8]], channels: int) -> NDArray[np.uint8
     return np.stack([np.broadcast_to(p, (channels, *p.shape[1:])) for p in pixels])
 
 
-def _dataset(
-    name: str, train: Pictures, test: Pictures | None, classes: tuple[str, ...], held_out: float
-) -> Dataset:
+def _dataset(name: str, train: Pictures, test: Pictures | None, classes: tuple[str, ...], held_out: float) -> Dataset:
     check_share(held_out)
     if test is None:
         train, test = hold_out(train, held_out)
@@ -78,9 +76,7 @@ def _listed(dataset: Any, name: str, size: int) -> tuple[list[NDArray[np.uint8]]
     if not pixels:
         raise VitrailError(f"data={name}: the data set is empty; give one with pictures")
     if labels and len(labels) != len(pixels):
-        raise VitrailError(
-            f"data={name}: only {len(labels)} of {len(pixels)} pictures have labels; give all or none"
-        )
+        raise VitrailError(f"data={name}: only {len(labels)} of {len(pixels)} pictures have labels; give all or none")
     return pixels, labels or None
 
 

@@ -23,9 +23,7 @@ def read(request: Request) -> Dataset:
     """The train split of a data set, and its test (or else validation) split where it has one."""
     splits = _splits(request)
     if "train" not in splits:
-        raise VitrailError(
-            f"data={request.source}: has no split train, only {', '.join(splits)}; use another data set"
-        )
+        raise VitrailError(f"data={request.source}: has no split train, only {', '.join(splits)}; use another data set")
     held = next((name for name in ("test", "validation", "valid") if name in splits), None)
     names = ["train"] if held is None else ["train", held]
     empty = next((name for name in names if not len(splits[name])), None)
@@ -38,9 +36,7 @@ def read(request: Request) -> Dataset:
     from datasets import Image
 
     rows = {name: splits[name].cast_column(image, Image(decode=False)) for name in names}
-    grey = all(
-        _grey(row[image], f"{request.source}, {n} {i}") for n in names for i, row in enumerate(rows[n])
-    )
+    grey = all(_grey(row[image], f"{request.source}, {n} {i}") for n in names for i, row in enumerate(rows[n]))
     train = Pictures(_pixels(rows["train"], image, grey, "train", request), y)
     test = None if held is None else Pictures(_pixels(rows[held], image, grey, held, request), test_y)
     return request.answer(train, test, classes)
@@ -88,9 +84,7 @@ def _labels(
         return as_labels(raw[0], raw[1] if len(raw) > 1 else None, str(request.source))
     for part in raw:
         if part.dtype.kind != "i" or part.min() < 0:  # None, or the hub's sign for a label kept secret
-            raise Malformed(
-                f"data={request.source}: some pictures have no label; use a copy in which all have one"
-            )
+            raise Malformed(f"data={request.source}: some pictures have no label; use a copy in which all have one")
     numbers = [part.astype(np.int64) for part in raw]
     return numbers[0], numbers[1] if len(raw) > 1 else None, tuple(feature.names)
 

@@ -43,9 +43,7 @@ def _pictures(images_file: Path, labels_file: Path, size: int) -> Pictures:
     if images.shape[1:] != (28, 28):
         raise Malformed(f"{images_file}: pictures of {images.shape[1]}x{images.shape[2]}, expected 28x28")
     if len(images) != len(labels):
-        raise Malformed(
-            f"{labels_file}: {len(labels):,} labels for {len(images):,} pictures in {images_file.name}"
-        )
+        raise Malformed(f"{labels_file}: {len(labels):,} labels for {len(images):,} pictures in {images_file.name}")
     if not len(labels):
         raise Malformed(f"{images_file}: no pictures")
     if labels.max() > 9:

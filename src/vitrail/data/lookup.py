@@ -34,9 +34,7 @@ def find(
         return found
     downloads, fetched = home / "downloads" / source, packed_in or name
     try:
-        path = _present(source, fetched, home) or download(
-            FILES[source][fetched], downloads / fetched, progress
-        )
+        path = _present(source, fetched, home) or download(FILES[source][fetched], downloads / fetched, progress)
     except DownloadError as failure:
         raise VitrailError(_missing(source, name, packed_in, home, f"{failure}.\n  {hint}")) from failure
     return _unpack(path, name, downloads) if packed_in else path

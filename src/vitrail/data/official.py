@@ -14,9 +14,7 @@ class Remote:
 
 
 def _drive(*ids: str) -> tuple[str, ...]:
-    return tuple(
-        f"https://drive.usercontent.google.com/download?id={i}&export=download&confirm=t" for i in ids
-    )
+    return tuple(f"https://drive.usercontent.google.com/download?id={i}&export=download&confirm=t" for i in ids)
 
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -57,11 +55,7 @@ FILES: dict[str, dict[str, Remote]] = {
             _drive("0B7EVK8r0v71pZjFTYXZWM3FlRnM", "1cNIac61PSA_LqDFYFUeyaQYekYPc75NH"),
             "00d2c5bc6d35e252742224ab0c1e8fcb",
         ),
-        "list_attr_celeba.txt": Remote(
-            _drive("0B7EVK8r0v71pblRyaVFSWGxPY0U"), "75e246fa4810816ffd6ee81facbd244c"
-        ),
-        "list_eval_partition.txt": Remote(
-            _drive("0B7EVK8r0v71pY0NSMzRuSXJEVkk"), "d32c9cbf5e040fd4025c592c306e6668"
-        ),
+        "list_attr_celeba.txt": Remote(_drive("0B7EVK8r0v71pblRyaVFSWGxPY0U"), "75e246fa4810816ffd6ee81facbd244c"),
+        "list_eval_partition.txt": Remote(_drive("0B7EVK8r0v71pY0NSMzRuSXJEVkk"), "d32c9cbf5e040fd4025c592c306e6668"),
     },
 }

@@ -53,9 +53,7 @@ _SCHEMES: dict[str, Callable[[Task], list[Indices]]] = {
 OVERLAPPING = ("bootstrap", "attributes")  # where a picture may belong to several clients, or to none
 
 
-def partition(
-    spec: str, data: Dataset, clients: int, rng: np.random.Generator, server_share: float = 0.0
-) -> Partition:
+def partition(spec: str, data: Dataset, clients: int, rng: np.random.Generator, server_share: float = 0.0) -> Partition:
     """Divide the train set among clients, after the server has taken its share at random.
 
     >>> from vitrail.data import load
@@ -72,14 +70,10 @@ def partition(
     cut = round(server_share * len(shuffled))
     server, pool = np.sort(shuffled[:cut]), np.sort(shuffled[cut:])
     if not len(pool):
-        raise VitrailError(
-            f"partition={spec}: data={data.name} leaves no pictures for the clients; use more pictures"
-        )
+        raise VitrailError(f"partition={spec}: data={data.name} leaves no pictures for the clients; use more pictures")
     if clients > len(pool) and parsed.name not in OVERLAPPING:
         n = len(pool)
-        raise VitrailError(
-            f"partition={spec}: {clients:,} clients for {n:,} pictures; use at most clients={n}"
-        )
+        raise VitrailError(f"partition={spec}: {clients:,} clients for {n:,} pictures; use at most clients={n}")
     parts = _SCHEMES[parsed.name](Task(parsed, data, pool, clients, rng))
     # In the order of the data set: what a client holds is a set, and files on disk are read forwards.
     return Partition(spec, _names(parsed, data, clients), tuple(np.sort(p) for p in parts), server)

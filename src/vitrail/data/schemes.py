@@ -83,9 +83,7 @@ def shards(task: Task) -> list[Indices]:
     dealer = ShardPartitioner(
         task.clients, "shard", num_shards_per_partition=task.spec.count, shard_size=1, seed=_seed(task.rng)
     )
-    return [
-        np.concatenate([cut[i] for i in rows]) for rows in _deal(dealer, task.clients, "shard", np.arange(n))
-    ]
+    return [np.concatenate([cut[i] for i in rows]) for rows in _deal(dealer, task.clients, "shard", np.arange(n))]
 
 
 def dirichlet(task: Task) -> list[Indices]:
@@ -136,9 +134,7 @@ def _class_shards(task: Task) -> list[Indices]:
     present = np.unique(labels)
     shards, kinds = task.clients * n, len(present)
     if n > kinds:
-        raise task.refuse(
-            f"each client cannot hold {n} different classes of {kinds}; use at most classes:{kinds}"
-        )
+        raise task.refuse(f"each client cannot hold {n} different classes of {kinds}; use at most classes:{kinds}")
     if shards < kinds:
         raise task.refuse(
             f"{shards} single-class shards leave {kinds - shards} of {kinds} classes to nobody; "
@@ -147,9 +143,7 @@ def _class_shards(task: Task) -> list[Indices]:
     # Shards per class: as equal as can be; which classes get one more is drawn.
     left = np.full(kinds, shards // kinds)
     left[task.rng.permutation(kinds)[: shards % kinds]] += 1
-    cut = [
-        _split(task.rng.permutation(task.pool[labels == k]), m) for k, m in zip(present, left, strict=True)
-    ]
+    cut = [_split(task.rng.permutation(task.pool[labels == k]), m) for k, m in zip(present, left, strict=True)]
     held: list[Indices] = []
     for _ in range(task.clients):
         # The classes with most shards left, ties drawn: so nobody is ever left two shards of one class.
@@ -199,14 +193,10 @@ def attribute(task: Task) -> list[Indices]:
     """Half of the clients share the pictures with the attribute, the other half those without."""
     has = task.attribute()
     if task.clients % 2:
-        raise task.refuse(
-            f"needs an even number of clients, got {task.clients}; use clients={task.clients + 1}"
-        )
+        raise task.refuse(f"needs an even number of clients, got {task.clients}; use clients={task.clients + 1}")
     shuffled = task.rng.permutation(len(task.pool))
     half = task.clients // 2
-    return [
-        part for side in (True, False) for part in _split(task.pool[shuffled[has[shuffled] == side]], half)
-    ]
+    return [part for side in (True, False) for part in _split(task.pool[shuffled[has[shuffled] == side]], half)]
 
 
 def attributes(task: Task) -> list[Indices]:
@@ -224,9 +214,7 @@ def folders(task: Task) -> list[Indices]:
     """Each first-level sub-folder is a client."""
     groups = task.data.train.groups
     if groups is None:
-        raise task.refuse(
-            f"needs sub-folders, and data={task.data.name} has none; use data=folder:PATH with some"
-        )
+        raise task.refuse(f"needs sub-folders, and data={task.data.name} has none; use data=folder:PATH with some")
     if task.clients != len(task.data.groups):
         n = len(task.data.groups)
         raise task.refuse(

@@ -184,7 +184,5 @@ def _number(what: str, text: str, *, zero: bool = False, most: float = math.inf)
         raise ValueError(f"{what} must be a number, got {text!r}") from None
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero) or value > most:
         low = "at least 0" if zero else "more than 0"
-        raise ValueError(
-            f"{what} must be {low}{f' and at most {most:g}' if most < math.inf else ''}, got {text}"
-        )
+        raise ValueError(f"{what} must be {low}{f' and at most {most:g}' if most < math.inf else ''}, got {text}")
     return value

@@ -30,9 +30,7 @@ def _part(path: Path, size: int) -> Pictures:
             raise Malformed(f"{path}: holds no variable {key}")
     images, labels = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
-        raise Malformed(
-            f"{path}: X is {images.dtype} of shape {images.shape}, expected uint8 of (32, 32, 3, pictures)"
-        )
+        raise Malformed(f"{path}: X is {images.dtype} of shape {images.shape}, expected uint8 of (32, 32, 3, pictures)")
     if len(labels) != images.shape[3] or not len(labels):
         raise Malformed(f"{path}: {len(labels):,} labels for {images.shape[3]:,} pictures")
     if labels.dtype.kind not in "iu" or labels.min() < 1 or labels.max() > 10:

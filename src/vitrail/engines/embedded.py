@@ -68,7 +68,10 @@ class Embedded:
         if not self.pool:
             with one_thread():
                 for client, request in requests:
-                    yield client, self._drops(client, request) or self.crew.client(client, self.train).answer(request)
+                    yield (
+                        client,
+                        self._drops(client, request) or self.crew.client(client, self.train).answer(request),
+                    )
             return
         todo = iter(requests)
         retries: deque[tuple[str, bytes]] = deque()
@@ -89,7 +92,7 @@ class Embedded:
                 worker.give(*job)
                 busy[worker.pipe] = worker
             for pipe in wait(list(busy)) if busy else ():
-                worker = busy.pop(pipe)  # type: ignore[arg-type]
+                worker = busy.pop(pipe)  # type: ignore[call-overload]
                 job, answer = worker.job, worker.collect()
                 if isinstance(answer, Failure):  # the process died: replace it, and try the client once more
                     self.pool[self.pool.index(worker)] = worker = _Worker(self.crew, self.shared)

@@ -57,7 +57,12 @@ class Federation:
 
     def tree(self) -> State:
         """As saveable state."""
-        return {"round": self.round, "server": self.server, "known": sorted(self.known), "relays": self.relays}
+        return {
+            "round": self.round,
+            "server": self.server,
+            "known": sorted(self.known),
+            "relays": self.relays,
+        }
 
     @staticmethod
     def from_tree(tree: State) -> Federation:
@@ -73,8 +78,16 @@ def choose(clients: Sequence[str], per_round: int, rng: Rng) -> list[str]:
     return [clients[i] for i in sorted(drawn)]
 
 
-def play(  # noqa: PLR0913
-    method: Method, fed: Federation, run: bytes, clients: Sequence[str], ask: Ask, rng: Rng, *, quorum: int = 1, tell: Tell = lambda _: None
+def play(
+    method: Method,
+    fed: Federation,
+    run: bytes,
+    clients: Sequence[str],
+    ask: Ask,
+    rng: Rng,
+    *,
+    quorum: int = 1,
+    tell: Tell = lambda _: None,
 ) -> tuple[Federation, Outcome]:
     """Play one round and return the federation after it."""
     t = fed.round
@@ -110,7 +123,10 @@ def play(  # noqa: PLR0913
 
     outcome.answered.sort(key=list(who).index)
     fed_known = fed.known | set(outcome.answered)
-    relays = sorted(_undelivered(fed.relays, outcome.answered, relays) + relays, key=lambda r: (r["to"], r["from"], r["name"]))
+    relays = sorted(
+        _undelivered(fed.relays, outcome.answered, relays) + relays,
+        key=lambda r: (r["to"], r["from"], r["name"]),
+    )
     if who and len(outcome.answered) < quorum:
         outcome.void = True
         return Federation(t + 1, fed.server, fed_known, relays), outcome
@@ -136,10 +152,22 @@ class _Post:
         for client in clients:
             out = self.method.broadcast(self.server, client, full or client not in self.fed.known)
             parts = [self._part(name, codec, array) for name, (codec, array) in out.parts.items()]
-            parts += [Part(r["name"], r["codec"], tuple(r["shape"]), r["payload"], r["from"]) for r in self.fed.relays if r["to"] == client]
+            parts += [
+                Part(r["name"], r["codec"], tuple(r["shape"]), r["payload"], r["from"])
+                for r in self.fed.relays
+                if r["to"] == client
+            ]
             same = (*map(id, parts), hash(out.base))
             if last[0] != same:
-                last = same, encode(Message(Header(Kind.REQUEST, self.run, self.fed.round, "server", 0, out.base), tuple(parts)))
+                last = (
+                    same,
+                    encode(
+                        Message(
+                            Header(Kind.REQUEST, self.run, self.fed.round, "server", 0, out.base),
+                            tuple(parts),
+                        )
+                    ),
+                )
             self.outcome.down[client] = self.outcome.down.get(client, 0) + len(last[1])
             yield client, last[1]
 
@@ -257,4 +285,11 @@ def _undelivered(old: list[dict[str, Any]], answered: list[str], new: list[dict[
 
 
 def _relay(sender: str, part: Part) -> dict[str, Any]:
-    return {"from": sender, "to": part.peer, "name": part.name, "codec": part.codec, "shape": part.shape, "payload": part.payload}
+    return {
+        "from": sender,
+        "to": part.peer,
+        "name": part.name,
+        "codec": part.codec,
+        "shape": part.shape,
+        "payload": part.payload,
+    }

@@ -9,8 +9,14 @@ from typing import Any
 from vitrail.errors import VitrailError
 
 METHODS: dict[str, tuple[str, str]] = {
-    "prism": ("vitrail.methods.prism:Prism", "one frozen random generator, a learned binary mask; bits travel"),
-    "fedgan": ("vitrail.methods.fedgan:FedGan", "federated averaging of a conditional GAN, four synchronisations"),
+    "prism": (
+        "vitrail.methods.prism:Prism",
+        "one frozen random generator, a learned binary mask; bits travel",
+    ),
+    "fedgan": (
+        "vitrail.methods.fedgan:FedGan",
+        "federated averaging of a conditional GAN, four synchronisations",
+    ),
 }
 
 

@@ -40,8 +40,12 @@ class FedGan(Simple):
     """The federated GAN's settings."""
 
     task: Task
-    sync: Annotated[Literal["d&g", "g", "d", "none"], Field(description="what clients take back from the server")] = "d&g"
-    upload: Annotated[Literal["both", "synced"], Field(description="send both networks up, or what is synchronised")] = "both"
+    sync: Annotated[Literal["d&g", "g", "d", "none"], Field(description="what clients take back from the server")] = (
+        "d&g"
+    )
+    upload: Annotated[
+        Literal["both", "synced"], Field(description="send both networks up, or what is synchronised")
+    ] = "both"
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's pictures in a round")] = 1
@@ -57,7 +61,10 @@ class FedGan(Simple):
     def nets(self) -> dict[str, nn.Module]:
         """G and D, not yet initialised."""
         t = self.task
-        g, d = Generator(t.shape, t.classes, self.width, self.z), Discriminator(t.shape, t.classes, self.width)
+        g, d = (
+            Generator(t.shape, t.classes, self.width, self.z),
+            Discriminator(t.shape, t.classes, self.width),
+        )
         return {"generator": g, "discriminator": d}
 
     @property
@@ -69,7 +76,11 @@ class FedGan(Simple):
     @property
     def uploaded(self) -> tuple[str, ...]:
         """The networks that clients send; the generator always, or there would be no product."""
-        return ("generator", "discriminator") if self.upload == "both" else tuple({"generator": 0, **dict.fromkeys(self.synced)})
+        return (
+            ("generator", "discriminator")
+            if self.upload == "both"
+            else tuple({"generator": 0, **dict.fromkeys(self.synced)})
+        )
 
     def declares(self) -> Mapping[str, Declared]:
         nets = self.nets()
@@ -141,7 +152,11 @@ class FedGan(Simple):
         n = np.float32(len(data) / UNIT if self.weights == "examples" else 1.0)
         loss = torch.stack(losses).mean(0)
         parts: dict[str, NDArray[Any]] = {name: vectors[name] * n for name in self.uploaded}
-        parts |= {"weight": np.array([n]), "metric.loss_g": loss[:1].cpu().numpy(), "metric.loss_d": loss[1:].cpu().numpy()}
+        parts |= {
+            "weight": np.array([n]),
+            "metric.loss_g": loss[:1].cpu().numpy(),
+            "metric.loss_d": loss[1:].cpu().numpy(),
+        }
         kept = {"optimizers": {name: o.state_dict() for name, o in optimizers.items()}}
         return {**vectors, **kept}, Reply(parts, holds=digest("networks"))
 
@@ -151,7 +166,10 @@ class FedGan(Simple):
         for _ in range(self.local_epochs):
             for pick in np.array_split(order.permutation(len(data)), -(-len(data) // self.batch)):
                 y = None if data.labels is None or not self.task.classes else torch.from_numpy(data.labels[pick])
-                yield to_float(data.pixels[pick]).to(self.task.device), None if y is None else y.to(self.task.device)
+                yield (
+                    to_float(data.pixels[pick]).to(self.task.device),
+                    None if y is None else y.to(self.task.device),
+                )
 
 
 def _bce(logits: Tensor, target: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.errors import VitrailError
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
 from vitrail.nets import generators
-from vitrail.nets.features import Features, choose_features, load_features
+from vitrail.nets.features import Features, load_features
 from vitrail.nets.masked import Masked, sample_mask
 from vitrail.nets.moments import Moments, class_moments, mix, moment_loss
 from vitrail.rng import Rng
@@ -39,13 +39,20 @@ class Prism(Simple):
     """PRISM's settings."""
 
     task: Task
-    generator: Annotated[Literal["small", "resnet"], Field(description="network: small, or the paper's resnet")] = "small"
-    features: Annotated[str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar, vgg19")] = "auto"
+    generator: Annotated[Literal["small", "resnet"], Field(description="network: small, or the paper's resnet")] = (
+        "small"
+    )
+    features: Annotated[str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar, vgg19")] = (
+        "auto"
+    )
     local_steps: Annotated[int, Field(ge=1, description="iterations per client and round (paper: 100)")] = 20
     batch: Annotated[int, Field(ge=2, description="pictures generated per iteration (paper: 64)")] = 50
     lr: Annotated[float, Field(gt=0, description="Adam's learning rate on the scores")] = 0.1
-    schedule: Annotated[Literal["cosine", "constant"], Field(description="the learning rate over the rounds")] = "cosine"
+    schedule: Annotated[Literal["cosine", "constant"], Field(description="the learning rate over the rounds")] = (
+        "cosine"
+    )
     smoothing: Annotated[float, Field(gt=0, le=1, description="weight of a batch in the fakes' moments; 1: none")] = 0.1
+    score_std: Annotated[float, Field(gt=0, description="the first scores are N(0, score_std²) (paper: 1)")] = 1.0
     clamp: Annotated[float, Field(gt=0, lt=0.5, description="θ is kept within [clamp, 1 - clamp]")] = 0.02
     gradient: Annotated[
         Literal["identity", "theta"], Field(description="straight-through gradient: plain, or times θ")
@@ -55,7 +62,8 @@ class Prism(Simple):
         Field(description="how the K uploaded masks are drawn: jointly, so that their mean strays less, or each alone"),
     ] = "stratified"
     final_mask: Annotated[
-        Literal["mode", "sample"], Field(description="the stored mask: θ > 1/2, or drawn from θ as in the paper")
+        Literal["mode", "sample"],
+        Field(description="the stored mask: θ > 1/2, or drawn from θ as in the paper"),
     ] = "mode"
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 16}
@@ -74,8 +82,7 @@ class Prism(Simple):
 
     def psi(self) -> Features:
         """The feature network; public, frozen, used in training only."""
-        name = choose_features(self.task.source) if self.features == "auto" else self.features
-        return load_features(name, device=self.task.device)
+        return load_features(self.features, device=self.task.device)
 
     def declares(self) -> Mapping[str, Declared]:
         return {
@@ -90,7 +97,9 @@ class Prism(Simple):
         if start is None:
             return {"seed": rng.child("network").seed(), "counts": None, "clients": 0}
         if start["counts"] is None or start["counts"].shape != (self.size,):
-            raise VitrailError("from= names a run with another generator, picture size or labels; start from one like this")
+            raise VitrailError(
+                "from= names a run with another generator, picture size or labels; start from one like this"
+            )
         return start
 
     def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
@@ -101,7 +110,10 @@ class Prism(Simple):
         """θ_t as exact counts of masks: log2(K+1) bits an element, the same for every client."""
         parts = {"seed": ("seed", np.array([server["seed"]], np.uint64))}
         if self.sampling == "stratified":
-            parts["stratum"] = ("int32", np.array([server["who"].index(client), len(server["who"])], np.int32))
+            parts["stratum"] = (
+                "int32",
+                np.array([server["who"].index(client), len(server["who"])], np.int32),
+            )
         if server["counts"] is not None:
             parts["clients"] = ("int32", np.array([server["clients"]], np.int32))
             parts["counts"] = (bits_for(server["clients"]), server["counts"])
@@ -128,7 +140,8 @@ class Prism(Simple):
     def scores(self, told: Mapping[str, Any]) -> Tensor:
         """s = logit(clamp(θ)) from seed and counts, to the same bits on both sides."""
         if told.get("counts") is None:
-            return torch.randn(self.size, generator=Rng((_first(told["seed"]),)).child("scores").torch())
+            draw = Rng((_first(told["seed"]),)).child("scores").torch()
+            return torch.randn(self.size, generator=draw) * self.score_std
         theta = torch.from_numpy(np.asarray(told["counts"], np.float32)) / _first(told["clients"])
         return torch.logit(theta.clamp(self.clamp, 1 - self.clamp))
 
@@ -150,7 +163,7 @@ class Prism(Simple):
         smooth: Moments | None = None
         losses = []
         for i in range(self.local_steps):
-            z = torch.randn(self.batch, net.net.z, generator=draw).to(device)
+            z = torch.randn(self.batch, net.z, generator=draw).to(device)
             y = present[torch.arange(self.batch, device=device) % len(present)]
             mask = sample_mask(s, draw, self.gradient == "theta")  # M ~ Bern(θ)
             fake = class_moments(psi(net(mask, z, y if self.task.classes else None)), y, real.share.numel())
@@ -164,7 +177,9 @@ class Prism(Simple):
             losses.append(loss.detach())
 
         upload = self.uniform(message, rng) < torch.sigmoid(s.detach().cpu())  # M ~ Bern(θ), the one that travels
-        reply = Reply({"mask": upload.numpy(), "metric.loss": np.float32([torch.stack(losses).mean().item()])})
+        reply = Reply(
+            {"mask": upload.numpy(), "metric.loss": np.array([torch.stack(losses).mean().item()], np.float32)}
+        )
         return {"optimizer": dict(optimizer.state[s])}, reply
 
     def uniform(self, message: Incoming, rng: Rng) -> Tensor:
@@ -195,8 +210,6 @@ class Prism(Simple):
             return Moments.of_pictures(psi, data.pixels, labels, classes, self.task.device).tree()
 
         return Moments.from_tree(remember("moments", key, compute), self.task.device)
-
-
 
 
 def _first(value: Any) -> int:

@@ -115,9 +115,7 @@ class Features(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         """The chosen layers' outputs, each (n, channels, height, width), first layer first."""
         if x.ndim != 4 or x.shape[1] not in (1, 3):
-            raise VitrailError(
-                f"features of an array {tuple(x.shape)}: give pictures (n, 1 or 3, height, width)"
-            )
+            raise VitrailError(f"features of an array {tuple(x.shape)}: give pictures (n, 1 or 3, height, width)")
         y = (x.expand(-1, 3, -1, -1) - self.mean) / self.std
         outputs = []
         for layer, conv in enumerate(self.convs[: self.layers[-1] + 1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = F.interpolate(F.relu(self.bn1(x)), scale_factor=2.0)
         h = self.conv2(F.relu(self.bn2(self.conv1(h))))
-        return h + F.interpolate(self.bypass(x), scale_factor=2.0)
+        out: Tensor = h + F.interpolate(self.bypass(x), scale_factor=2.0)
+        return out
 
 
 class ResNet(nn.Module):
@@ -48,7 +50,7 @@ class ResNet(nn.Module):
         super().__init__()
         self.z, self.classes, self.shape = z, classes, shape
         self.first = nn.ConvTranspose2d(z + classes, widths[0], 4, bias=False)
-        self.blocks = nn.Sequential(*(Block(a, b) for a, b in zip(widths, widths[1:], strict=False)))
+        self.blocks = nn.Sequential(*(Block(a, b) for a, b in pairwise(widths)))
         self.bn = nn.BatchNorm2d(widths[-1], affine=False)
         self.last = nn.Conv2d(widths[-1], shape[0], 3, padding=1, bias=False)
 

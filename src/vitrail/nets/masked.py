@@ -29,10 +29,13 @@ class Masked(nn.Module):
     def __init__(self, net: nn.Module, seed: int) -> None:
         super().__init__()
         self.net = net.requires_grad_(False)
+        self.z: int = getattr(net, "z", 0)  # a generator's noise dimensions
         self.shapes = {name: p.shape for name, p in net.named_parameters()}
         self.sizes = [s.numel() for s in self.shapes.values()]
         self.size = sum(self.sizes)
-        scale = torch.cat([torch.full((n,), _scale(net, name)) for name, n in zip(self.shapes, self.sizes, strict=True)])
+        scale = torch.cat(
+            [torch.full((n,), _scale(net, name)) for name, n in zip(self.shapes, self.sizes, strict=True)]
+        )
         self.register_buffer("W", random_signs(seed, self.size) * scale, persistent=False)
 
     def forward(self, mask: Tensor, *inputs: Tensor | None) -> Tensor:
@@ -79,7 +82,7 @@ def sample_mask(scores: Tensor, generator: torch.Generator, times_theta: bool = 
     """M ~ Bern(sigmoid(s)), differentiable in s by the straight-through estimator."""
     theta = torch.sigmoid(scores)
     uniform = torch.rand(theta.shape, generator=generator).to(theta.device)
-    mask: Tensor = _Bernoulli.apply(theta, uniform, times_theta)
+    mask: Tensor = _Bernoulli.apply(theta, uniform, times_theta)  # type: ignore[no-untyped-call]
     return mask
 
 

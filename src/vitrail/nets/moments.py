@@ -41,7 +41,9 @@ class Moments:
         return Moments(*(tree[k].to(device) for k in ("first", "second", "share")))
 
     @staticmethod
-    def of_pictures(psi: Features, pixels: NDArray[np.uint8], labels: NDArray[np.int64], classes: int, device: str) -> Moments:
+    def of_pictures(
+        psi: Features, pixels: NDArray[np.uint8], labels: NDArray[np.int64], classes: int, device: str
+    ) -> Moments:
         """One pass over a client's pictures; sums in double precision, so batches do not matter."""
         d = psi.dim(pixels.shape[1:])
         first, second = (torch.zeros(classes, d, dtype=torch.float64, device=device) for _ in range(2))
@@ -73,7 +75,7 @@ def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> Moments:
 
 
 def mix(old: Moments, new: Moments, weight: float) -> Moments:
-    """Exponential average of values; the gradient reaches the new batch whole, so its size does not hang on the weight."""
+    """Exponential average; the gradient reaches the new batch whole, so its size does not hang on the weight."""
 
     def average(a: Tensor, b: Tensor) -> Tensor:
         return torch.lerp(a, b.detach(), weight) + (b - b.detach())
@@ -82,7 +84,7 @@ def mix(old: Moments, new: Moments, weight: float) -> Moments:
 
 
 def moment_loss(real: Moments, fake: Moments) -> Tensor:
-    """|μ - μ'|² + |σ² - σ'²|² summed over features (Eq. 1), averaged over classes by their share of the real pictures."""
+    """|μ - μ'|² + |σ² - σ'²|² over all features (Eq. 1), averaged over classes by their share of the real pictures."""
     mean = (real.first - fake.first).square().sum(1)
     variance = (real.variance - fake.variance).square().sum(1)
     return (real.share * (mean + variance)).sum()

@@ -78,7 +78,8 @@ def _packed(width: int) -> Codec:
             return bits.reshape(shape)
         values = np.zeros(n, np.uint32)
         for column in bits.reshape(n, width).T:
-            values = values << 1 | column
+            values <<= 1
+            values |= column
         return values.reshape(shape)
 
     return Codec(name, encode, decode)

@@ -1,11 +1,11 @@
 """Messages: a header and named parts, as bytes.
 
-    magic 'VTRL' | version u8 | kind u8 | run 16 | base 16 | round u32 | exchange u16 | sender | count u16 | parts | crc32
+    'VTRL' | version u8 | kind u8 | run 16 | base 16 | round u32 | exchange u16 | sender | count u16 | parts | crc32
     part: name | peer | codec u8 | ndim u8 | dims u32... | length u64 | payload        (texts: length u8, then UTF-8)
 
 The checksum finds accidents, not attackers: who sent a message is proven by the channel. `base` names the state a
-message builds on (zeros: none needed). A part whose `peer` is not empty is for, or from, another client: the server passes its
-payload on without opening it.
+message builds on (zeros: none needed). A part whose `peer` is not empty is for, or from, another client: the server
+passes its payload on without opening it.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ def decode(data: bytes) -> Message:
     if magic != MAGIC:
         raise Malformed("not a vitrail message")
     if version != VERSION:
-        raise Malformed(f"message version {version}; this program speaks {VERSION}: install the same version on both sides")
+        raise Malformed(
+            f"message version {version}; this program speaks {VERSION}: install the same version on both sides"
+        )
     if kind not in set(Kind):
         raise Malformed(f"unknown kind of message {kind}")
     header = Header(Kind(kind), run, round_, r.text(), exchange, base)

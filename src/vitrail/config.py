@@ -29,7 +29,7 @@ class Settings(BaseModel):
 
     method: Annotated[str, Field(description="what is trained: see `vitrail list`")]
     data: Annotated[str, Field(description="where pictures come from: see `vitrail list`")] = "mnist5k"
-    size: Annotated[int | None, Field(ge=8, le=256, description="pictures are made this many pixels square")] = None
+    size: Annotated[int | None, Field(ge=8, le=128, description="pictures are made this many pixels square")] = None
     held_out: Annotated[
         float, Field(gt=0, lt=1, description="share kept apart where the data has no test set of its own")
     ] = 0.2

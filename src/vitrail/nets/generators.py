@@ -66,6 +66,9 @@ def with_label(z: Tensor, y: Tensor | None, classes: int) -> Tensor:
     return torch.cat([z, F.one_hot(y, classes).to(z.dtype) * math.sqrt(classes)], 1)
 
 
+_SMALL = (128, 96, 64, 48, 32, 16)  # widths from 4x4 on, the last for the picture's own size
+
+
 def build(name: str, shape: tuple[int, int, int], classes: int) -> Any:
     """A generator by name for pictures of this shape.
 
@@ -77,5 +80,5 @@ def build(name: str, shape: tuple[int, int, int], classes: int) -> Any:
     if name == "resnet":
         return ResNet(shape, classes, 128, tuple(64 << i for i in range(n, -1, -1)))
     if name == "small":
-        return ResNet(shape, classes, 64, (96, 64, 48, 32, 24, 16)[: n + 1])
+        return ResNet(shape, classes, 64, _SMALL[-n - 1 :])
     raise VitrailError(f"generator={name!r} is not known; known: small, resnet")

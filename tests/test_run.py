@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+import torch
 
 import vitrail
 from tests.federation import digits, same
@@ -271,6 +272,11 @@ def test_data_from_python_trains_and_must_be_handed_over_to_resume(tmp_path):
     with pytest.raises(VitrailError, match="hand the same Dataset over"):
         vitrail.resume(run.folder)
     vitrail.resume(run.folder, data=data)
+    torch_data = torch.utils.data.TensorDataset(torch.from_numpy(x[:40]), torch.from_numpy(y[:40]))
+    again = vitrail.train(
+        "fedgan", data=torch_data, out=str(tmp_path / "y"), clients=2, rounds=1, workers=1, size=8, **SMALL["fedgan"]
+    )
+    assert again.generator.classes == tuple("0123456789")
     other = from_arrays(255 - x, y, size=8)
     with pytest.raises(VitrailError, match="other data"):
         vitrail.resume(run.folder, data=other)

@@ -103,7 +103,7 @@ def resolve(what: str, overrides: Mapping[str, Any]) -> Settings:
     >>> resolve("prism", {"clints": 4, "rounds": 0})
     Traceback (most recent call last):
     vitrail.config.BadSettings: 2 problems with the settings:
-      rounds = 0: must be at least 1 (default 16)
+      rounds = 0: must be at least 1 (default 12)
       clints = 4: not a setting; did you mean clients?
     """
     values = {**_start(what), **overrides}

@@ -15,7 +15,7 @@ from vitrail import __version__, config
 from vitrail import state as store
 from vitrail.artifact import Generator, load, open_model, save_model
 from vitrail.config import Settings
-from vitrail.data import draw_partition, partition
+from vitrail.data import draw_partition, from_torch, partition
 from vitrail.data import load as load_data
 from vitrail.data.partitions import Partition
 from vitrail.data.pictures import Dataset, Pictures
@@ -84,19 +84,20 @@ class Run:
         return load(self.folder)
 
 
-def train(method: str, *, data: str | Dataset = "mnist5k", watch: Watch | None = None, **settings: Any) -> Run:
-    """Train a method (or repeat a settings file) and return the run; `data` is a source's name or a Dataset.
+def train(method: str, *, data: Any = None, watch: Watch | None = None, **settings: Any) -> Run:
+    """Train a method, or repeat a settings file, and return the run.
 
-    `from` is a word of Python: write `start=` here.
+    `data` is a source's name, a `vitrail.data.Dataset`, or any torch Dataset of pictures. `from` is a word of Python:
+    write `start=` here.
     """
-    values = dict(settings)
-    if isinstance(data, Dataset):
-        values["data"] = config.GIVEN
-    elif not (method.endswith(".toml") and data == "mnist5k"):
-        values["data"] = data
+    given = None
+    if data is not None and not isinstance(data, str):
+        given = data if isinstance(data, Dataset) else from_torch(data, size=settings.get("size"))
+        data = config.GIVEN
+    values = settings | ({} if data is None else {"data": data})
     if "start" in values:
         values["from"] = values.pop("start")
-    return begin(config.resolve(method, values), data if isinstance(data, Dataset) else None, watch or Nobody())
+    return begin(config.resolve(method, values), given, watch or Nobody())
 
 
 def begin(settings: Settings, data: Dataset | None, watch: Watch) -> Run:
@@ -288,7 +289,8 @@ def _finish(plan: Plan, fed: Federation) -> None:
         "privacy": "not private: nothing was noised",
     }
     if psi := getattr(s, "features", ""):
-        about["features"] = f"{psi}, trained on {TRAINED_ON[psi]}" + (", this very data" if psi_saw(psi, s.data) else "")
+        saw = ", this very data" if psi_saw(psi, s.data) else ""
+        about["features"] = f"{psi}, trained on {TRAINED_ON[psi]}{saw}"
     for name, model in plan.method.products(fed.server).items():
         path = plan.folder.model if name == "generator" else plan.folder.path / f"{name}.safetensors"
         save_model(path, model, plan.data.classes, about)

@@ -67,7 +67,9 @@ class Terminal:
         if psi := getattr(s, "features", ""):
             self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
             if psi_saw(psi, s.data):
-                self.console.print("[yellow]these features were trained on this very data: call no such run private[/yellow]")
+                self.console.print(
+                    "[yellow]these features were trained on this very data: call no such run private[/yellow]"
+                )
         if plan.empty:
             few = ", ".join(plan.empty[:5]) + (", ..." if len(plan.empty) > 5 else "")
             self.console.print(f"[yellow]{len(plan.empty)} clients hold no picture and sit out: {few}[/yellow]")

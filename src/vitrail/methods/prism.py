@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -32,6 +33,7 @@ from vitrail.nets.moments import Moments, class_moments, mix, moment_loss
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire.codecs import bits_for
+from vitrail.wire.message import digest
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class Prism(Simple):
     )
     local_steps: Annotated[int, Field(ge=1, description="iterations per client and round (paper: 100)")] = 20
     batch: Annotated[int, Field(ge=2, description="pictures generated per iteration (paper: 64)")] = 50
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate on the scores")] = 0.1
+    lr: Annotated[float, Field(gt=0, description="Adam's learning rate on the scores (paper: 0.1)")] = 0.3
     schedule: Annotated[Literal["cosine", "constant"], Field(description="the learning rate over the rounds")] = (
         "cosine"
     )
     smoothing: Annotated[float, Field(gt=0, le=1, description="weight of a batch in the fakes' moments; 1: none")] = 0.1
-    score_std: Annotated[float, Field(gt=0, description="the first scores are N(0, score_std²) (paper: 1)")] = 1.0
+    score_std: Annotated[float, Field(gt=0, description="the first scores are N(0, score_std²) (paper: 1)")] = 3.0
     clamp: Annotated[float, Field(gt=0, lt=0.5, description="θ is kept within [clamp, 1 - clamp]")] = 0.02
     gradient: Annotated[
         Literal["identity", "theta"], Field(description="straight-through gradient: plain, or times θ")
@@ -66,7 +68,7 @@ class Prism(Simple):
         Field(description="the stored mask: θ > 1/2, or drawn from θ as in the paper"),
     ] = "mode"
 
-    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 16}
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 12}
 
     def net(self, seed: int) -> Masked:
         """The frozen network both sides build from the seed."""
@@ -79,10 +81,6 @@ class Prism(Simple):
         with torch.device("meta"):
             g = generators.build(self.generator, self.task.shape, self.task.classes)
         return sum(p.numel() for p in g.parameters())
-
-    def psi(self) -> Features:
-        """The feature network; public, frozen, used in training only."""
-        return load_features(self.features, device=self.task.device)
 
     def declares(self) -> Mapping[str, Declared]:
         return {
@@ -150,9 +148,10 @@ class Prism(Simple):
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, client side."""
         told = message.parts
-        psi, net = self.psi(), self.net(int(told["seed"][0]))
         device = self.task.device
-        real = self.real_moments(psi, data)
+        psi, psi_digest = public_features(self.features, device)
+        net = self.net(int(told["seed"][0]))
+        real = self.real_moments(psi, psi_digest, data)
         present = torch.nonzero(real.share, as_tuple=True)[0].to(device)
 
         s = self.scores(told).to(device).requires_grad_()
@@ -200,16 +199,25 @@ class Prism(Simple):
             return self.lr
         return self.lr * (0.5 + 0.5 * math.cos(math.pi * t / self.task.rounds))
 
-    def real_moments(self, psi: Features, data: Pictures) -> Moments:
+    def real_moments(self, psi: Features, psi_digest: str, data: Pictures) -> Moments:
         """Mean and variance of ψ over this client's pictures, per class; once per content, then from the cache."""
         classes = max(self.task.classes, 1)
         labels = data.labels if self.task.classes and data.labels is not None else np.zeros(len(data), np.int64)
-        key = f"{psi.name} {psi.layers} {classes} {data.digest()}"
+        key = f"{psi_digest} {psi.layers} {classes} {data.digest()}"
 
         def compute() -> State:
             return Moments.of_pictures(psi, data.pixels, labels, classes, self.task.device).tree()
 
+        if len(data) <= self.batch:  # quicker computed than read
+            return Moments.from_tree(compute(), self.task.device)
         return Moments.from_tree(remember("moments", key, compute), self.task.device)
+
+
+@cache
+def public_features(name: str, device: str) -> tuple[Features, str]:
+    """ψ, public, frozen and used in training only, and a name for its weights; read once a process."""
+    psi = load_features(name, device=device)
+    return psi, digest(*(t.detach().cpu().numpy().tobytes() for t in psi.state_dict().values())).hex()
 
 
 def _first(value: Any) -> int:

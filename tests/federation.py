@@ -14,13 +14,14 @@ from vitrail import config
 from vitrail.data import load
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.engines.embedded import Crew, Embedded
-from vitrail.engines.rounds import Failure, Federation, Outcome, play
+from vitrail.engines.replies import Failure
+from vitrail.engines.rounds import Federation, Outcome, play
 from vitrail.methods.base import Method, Task
 from vitrail.rng import Rng
 
 RUN = b"a run for tests!"
 QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough to be tested in seconds
-    "prism": {"local_steps": 2, "batch": 10},
+    "prism": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
     "fedgan": {"width": 4, "z": 8, "batch": 16},
 }
 
@@ -99,6 +100,6 @@ def same(a: Any, b: Any) -> bool:
 
     (tensors_a, shape_a), (tensors_b, shape_b) = pack(a), pack(b)
     return shape_a == shape_b and all(
-        x.dtype == y.dtype and x.numpy().tobytes() == y.numpy().tobytes()
+        (x.dtype, x.shape) == (y.dtype, y.shape) and x.numpy().tobytes() == y.numpy().tobytes()
         for x, y in zip(tensors_a.values(), tensors_b.values(), strict=True)
     )

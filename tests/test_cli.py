@@ -39,8 +39,8 @@ def test_help_does_not_import_what_is_slow():
 def test_a_run_reports_rounds_bytes_and_where_things_are(run):
     folder, said = run
     assert "round 2: 3/3 clients" in said
-    assert "up " in said
-    assert "down " in said
+    assert "  up " in said
+    assert "  down " in said
     assert "not private" in said
     assert "model.safetensors" in said.replace("\n", "")
     assert (folder / "model.safetensors").exists()
@@ -79,6 +79,14 @@ def test_sampling_refuses_what_it_cannot_do(run, tmp_path):
     assert "ends in .png" in vitrail("sample", str(folder), "-o", str(tmp_path / "x.gif")).stderr
     assert "not known" in vitrail("sample", str(folder), "--label", "cat", "-o", str(tmp_path / "x.png")).stderr
     assert "0 to 9" in vitrail("sample", str(folder), "--label", "12", "-o", str(tmp_path / "x.png")).stderr
+
+
+def test_a_place_that_cannot_be_written_is_a_message(run, tmp_path):
+    for words in (["sample", str(run[0]), "-o", "/nowhere/a.npz"], ["sample", str(run[0]), "-o", "/nowhere/a.png"]):
+        done = vitrail(*words)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        assert "/nowhere" in done.stderr
 
 
 def test_list_names_every_method_source_partition_and_setting():

@@ -41,6 +41,14 @@ def test_an_unknown_key_is_refused_with_the_nearest_known(wrong, right):
     assert problems("prism", **{wrong: 1})[wrong] == f"not a setting; did you mean {right}?"
 
 
+def test_numbers_must_be_finite_numbers():
+    assert set(problems("prism", lr=float("inf"), clients=True, score_std=float("nan"))) == {
+        "lr",
+        "clients",
+        "score_std",
+    }
+
+
 def test_one_methods_settings_are_not_anothers():
     assert "not a setting" in problems("prism", sync="g")["sync"]
     assert resolve("fedgan", {"sync": "g"}).sync == "g"

@@ -7,16 +7,17 @@ import signal
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitrail
 from tests.federation import digits, same
 from vitrail import config
-from vitrail import state as store
 from vitrail.data import from_arrays
 from vitrail.errors import Malformed, VitrailError
 from vitrail.folder import Folder
+from vitrail.plan import prepare
 from vitrail.rng import Rng
-from vitrail.run import prepare
+from vitrail.run import Nobody
 from vitrail.state import load
 
 TINY = {"data": "digits", "size": 8, "clients": 3, "rounds": 3, "workers": 1, "grids": 3}
@@ -82,20 +83,22 @@ def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(metho
     assert call > 3 * 3 + 3  # every client's and every checkpoint's write was hit
 
 
+class Deadly(Nobody):
+    """Kills the whole process when the first client of the second round has answered and others are training."""
+
+    def during(self, outcome):
+        if outcome.round == 1 and len(outcome.answered) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_killed_while_workers_train_and_resumed_with_another_number(unbroken, tmp_path):
     out = tmp_path / "run"
     pid = os.fork()
     if not pid:
-        real = store.save
-
-        def deadly(path, tree, **how):
-            real(path, tree, **how)
-            if path.name == "checkpoint.safetensors" and tree["federation"]["round"] == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        store.save = deadly
-        tiny("prism", out, workers=2)
-        os._exit(0)
+        try:
+            tiny("prism", out, workers=2, watch=Deadly())
+        finally:
+            os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     vitrail.resume(out, workers=1)
     assert equal(result(out), result(unbroken["prism"]))
@@ -198,7 +201,7 @@ def test_a_run_can_start_from_an_earlier_one(unbroken, tmp_path):
         earlier = load(unbroken[method] / "checkpoint.safetensors")["federation"]["server"]
         begun = prepare(run.settings).method.server_init(Rng((0,)), None, earlier)
         assert begun
-        assert all(same(value, earlier[name]) for name, value in begun.items())
+        assert all(same(value, earlier[name]) for name, value in begun.items() if name != "initial")
         assert run.settings.start == str(unbroken[method])
 
 
@@ -243,9 +246,48 @@ def test_drop_outs_are_reported_and_the_run_goes_on(tmp_path):
 
 
 def test_a_run_that_stays_below_its_quorum_stops_cleanly_and_says_why(tmp_path):
-    with pytest.raises(VitrailError, match=r"3 rounds in a row.*quorum=3.*dropped out.*vitrail resume"):
+    with pytest.raises(VitrailError, match=r"3 rounds in a row.*quorum is 3.*dropped out.*vitrail resume"):
         tiny("fedgan", tmp_path / "x", dropout=0.99, quorum=3, rounds=9)
     assert (tmp_path / "x" / "checkpoint.safetensors").exists()
+
+
+def test_a_run_in_which_nobody_answered_has_no_model(tmp_path):
+    with pytest.raises(VitrailError, match="no round changed the model"):
+        tiny("fedgan", tmp_path / "x", dropout=0.999999, rounds=2)
+    assert not (tmp_path / "x" / "model.safetensors").exists()
+
+
+def test_a_refused_run_leaves_its_folder_free(tmp_path):
+    with pytest.raises(VitrailError, match="from="):
+        tiny("fedgan", tmp_path / "x", start=str(tmp_path / "nowhere"))
+    assert not (tmp_path / "x").exists()
+
+
+def test_sub_folders_are_clients_without_saying_how_many(tmp_path):
+    for client in ("north", "south", "west"):
+        (tmp_path / "d" / client).mkdir(parents=True)
+        for i in range(10):
+            Image.fromarray(digits().train.pixels[i, 0]).save(tmp_path / "d" / client / f"{i}.png")
+    plan = prepare(config.resolve("prism", {"data": f"folder:{tmp_path / 'd'}", "partition": "folders", "out": "x"}))
+    assert plan.clients == ["north", "south", "west"]
+    assert plan.settings.clients == 3
+    assert plan.method.task.classes == 0  # whose a picture is must not become its label
+    assert any("without labels" in note for note in plan.notes)
+
+
+def test_the_choice_of_features_stands_in_the_settings_file(unbroken):
+    assert 'features = "vitrail-fashion"' in (unbroken["prism"] / "settings.toml").read_text()
+    assert vitrail.load(unbroken["prism"]).about["features"] == "vitrail-fashion, trained on fashion-mnist"
+
+
+def test_features_trained_on_the_data_itself_are_pointed_out():
+    given = from_arrays(digits().train.pixels[:40], digits().train.labels[:40], name="my fashion_mnist", size=8)
+    settings = {"data": config.GIVEN, "clients": 2, "out": "x"}
+    assert any(
+        "this very data" in n
+        for n in prepare(config.resolve("prism", {**settings, "features": "vitrail-fashion"}), given).notes
+    )
+    assert prepare(config.resolve("prism", settings), given).settings.features == "vitrail-cifar"
 
 
 def test_the_server_gets_its_own_share_and_clients_do_not_hold_it():
@@ -269,7 +311,7 @@ def test_data_from_python_trains_and_must_be_handed_over_to_resume(tmp_path):
         **SMALL["fedgan"],
     )
     assert run.generator.sample(4).shape == (4, 1, 8, 8)
-    with pytest.raises(VitrailError, match="hand the same Dataset over"):
+    with pytest.raises(VitrailError, match="hand the same data over"):
         vitrail.resume(run.folder)
     vitrail.resume(run.folder, data=data)
     torch_data = torch.utils.data.TensorDataset(torch.from_numpy(x[:40]), torch.from_numpy(y[:40]))

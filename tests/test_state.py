@@ -74,6 +74,15 @@ def test_a_reader_never_sees_half_a_file(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["f"]
 
 
+def test_names_with_slashes_and_shared_arrays_do_not_meet(tmp_path):
+    x, y = np.arange(3), np.arange(4)
+    save(tmp_path / "f", {"a/b": x, "a": {"b": y, "c": y}, "zero": np.array(7)})
+    back = load(tmp_path / "f")
+    assert np.array_equal(back["a/b"], x)
+    assert np.array_equal(back["a"]["b"], y)
+    assert back["zero"].shape == ()
+
+
 def test_private_files_are_the_owners(tmp_path):
     save(tmp_path / "f", {}, private=True)
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o600

@@ -50,6 +50,11 @@ class Generator:
             raise VitrailError(f"labels must be {n} numbers from 0 to {len(self.classes) - 1}, these are {label!r}")
         return y
 
+    @property
+    def page(self) -> int:
+        """How many pictures make a good page: eight of each class, or 64."""
+        return 8 * len(self.classes) if 0 < len(self.classes) <= 20 else 64
+
     @torch.no_grad()
     def sample(self, n: int = 64, label: int | str | Sequence[int] | Tensor | None = None, seed: int = 0) -> Tensor:
         """n pictures, float32 (n, channels, height, width) in [0, 1]."""

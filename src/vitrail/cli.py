@@ -186,7 +186,7 @@ def partition(
 
     from vitrail import config
     from vitrail.data import draw_partition
-    from vitrail.run import prepare
+    from vitrail.plan import prepare
 
     plan = prepare(config.resolve("prism", {"out": "-", **dict(map(config.parse_override, overrides or []))}))
     draw_partition(plan.partition, plan.data, Path(out))
@@ -201,6 +201,9 @@ def main() -> None:
         app()
     except VitrailError as e:
         typer.echo(f"error: {e}", err=True)
+        sys.exit(2)
+    except OSError as e:
+        typer.echo(f"error: {e.filename or 'a file'}: {e.strerror or e}", err=True)
         sys.exit(2)
 
 

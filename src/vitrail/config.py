@@ -25,7 +25,9 @@ GIVEN = "given"  # data handed over from Python, which no file can name
 class Settings(BaseModel):
     """The settings every run has; each method adds its own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, coerce_numbers_to_str=True, populate_by_name=True, allow_inf_nan=False
+    )
 
     method: Annotated[str, Field(description="what is trained: see `vitrail list`")]
     data: Annotated[str, Field(description="where pictures come from: see `vitrail list`")] = "mnist5k"
@@ -52,7 +54,7 @@ class Settings(BaseModel):
     grids: Annotated[int, Field(ge=0, description="how many sample grids to write along the way")] = 8
 
 
-FREE = ("out", "workers", "grids")  # settings that cannot change a bit of the result
+FREE = ("out", "workers", "grids", "from")  # settings that cannot change a bit, or count by their content
 
 
 @dataclass(frozen=True)
@@ -129,13 +131,9 @@ def resolve(what: str, overrides: Mapping[str, Any]) -> Settings:
             if problem and not (model is Settings and err["type"] == "extra_forbidden"):
                 problems.append(problem)
         good = {n: values.get(k, model.model_fields[n].default) for k, n in known.items() if k not in wrong}
-    problems += _cross_checks(good)
+    problems += _cross_checks({**good, **{n: values[k] for k, n in known.items() if isinstance(values.get(k), bool)}})
     if problems or found is None:
         raise BadSettings(sorted(_once(problems), key=lambda p: "not a setting" in p.remedy))
-    if getattr(found, "features", "") == "auto":  # the choice stands in the file
-        from vitrail.nets.features import choose_features
-
-        found = found.model_copy(update={"features": choose_features(found.data)})
     return found
 
 
@@ -149,7 +147,7 @@ def _once(problems: list[Problem]) -> list[Problem]:
 
 def _start(what: str) -> dict[str, Any]:
     path = Path(what)
-    if not what.endswith(".toml") and not path.is_file():
+    if not what.endswith(".toml"):
         if path.is_dir() and (path / "settings.toml").exists():
             raise VitrailError(
                 f"{what} is a run's folder; `vitrail resume {what}` goes on with it, {what}/settings.toml repeats it"
@@ -199,7 +197,11 @@ def _problem(err: Any, known: Mapping[str, str], model: type[Settings]) -> Probl
 
 def _cross_checks(v: Mapping[str, Any]) -> list[Problem]:
     """What no single setting shows; only looks at settings that are well-formed by themselves."""
-    problems = []
+    problems = [
+        Problem(name, v[name], "must be a number, not a truth value")
+        for name in ("size", "clients", "rounds", "per_round", "quorum", "seed", "workers", "grids")
+        if isinstance(v.get(name), bool)
+    ]
     for name, parse in (("data", parse_source), ("partition", parse_partition)):
         if isinstance(v.get(name), str) and v[name] != GIVEN:
             try:
@@ -255,10 +257,10 @@ def to_toml(settings: Settings, version: str) -> str:
     )
 
 
-def identity(settings: Settings, data_digest: str) -> bytes:
-    """A name for all that decides a run's bits: its settings and the content of its data."""
+def identity(settings: Settings, *content: str) -> bytes:
+    """A name for all that decides a run's bits: settings, and the content of its data and of what it starts from."""
     decides = {k: v for k, v in to_dict(settings).items() if k not in FREE}
-    return digest("run", tomli_w.dumps(dict(sorted(decides.items()))), data_digest)
+    return digest("run", tomli_w.dumps(dict(sorted(decides.items()))), *content)
 
 
 def build_method(settings: Settings, task: Task) -> Method:

@@ -30,11 +30,10 @@ class Folder:
     model = property(lambda self: self.path / "model.safetensors")
     partition = property(lambda self: self.path / "partition.png")
 
-    def begin(self, settings: str) -> None:
-        """Claim a folder for a new run; one that holds anything is refused."""
+    def check_free(self) -> None:
+        """Refuse a folder that holds anything."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            taken = any(p.name != ".lock" for p in self.path.iterdir())
+            taken = self.path.exists() and any(p.name != ".lock" for p in self.path.iterdir())
         except OSError as e:
             raise VitrailError(f"out={self.path} cannot be used: {e.strerror}; choose another folder with out=") from e
         if self.settings.exists():
@@ -44,6 +43,10 @@ class Folder:
             )
         if taken:
             raise VitrailError(f"out={self.path} holds other files; choose an empty or new folder with out=")
+
+    def begin(self, settings: str) -> None:
+        """Claim a folder for a new run."""
+        self.check_free()
         write_atomically(self.settings, settings.encode())
 
     @contextmanager
@@ -83,8 +86,11 @@ class Folder:
 
     def log(self, row: dict[str, Any]) -> None:
         """Append one round to metrics.jsonl."""
-        with self.metrics.open("a") as f:
-            f.write(json.dumps(row) + "\n")
+        try:
+            with self.metrics.open("a") as f:
+                f.write(json.dumps(row) + "\n")
+        except OSError as e:
+            raise VitrailError(f"cannot write {self.metrics}: {e.strerror}; free some space, then resume") from e
 
     def rows(self) -> list[dict[str, Any]]:
         """All rounds logged so far; a line cut off by a crash is not one."""

@@ -15,19 +15,16 @@ from vitrail import __version__, config
 from vitrail import state as store
 from vitrail.artifact import Generator, load, open_model, save_model
 from vitrail.config import Settings
-from vitrail.data import draw_partition, from_torch, partition
-from vitrail.data import load as load_data
-from vitrail.data.partitions import Partition
-from vitrail.data.pictures import Dataset, Pictures
+from vitrail.data import draw_partition
 from vitrail.engines.embedded import Crew, Embedded, one_thread
 from vitrail.engines.rounds import Federation, Outcome, choose, play
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder, new_folder
-from vitrail.methods.base import Method, Task
 from vitrail.nets.features import TRAINED_ON
+from vitrail.plan import Plan, prepare
 from vitrail.rng import Rng
 
-VOID_LIMIT = 3  # rounds in a row without a quorum after which a run stops
+VOID_LIMIT = 3  # rounds in a row that change nothing, after which a run stops
 
 
 class Watch(Protocol):
@@ -46,28 +43,6 @@ class Nobody:
     def during(self, outcome: Outcome) -> None: ...
     def round(self, outcome: Outcome, row: dict[str, Any]) -> None: ...
     def end(self, run: Run) -> None: ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run that is ready to go: settings, data, who holds what, and the method."""
-
-    settings: Settings
-    data: Dataset
-    partition: Partition
-    method: Method
-    id: bytes
-    folder: Folder
-
-    @property
-    def clients(self) -> list[str]:
-        """The clients that hold pictures; the others sit out."""
-        return [name for name, held in zip(self.partition.names, self.partition.indices, strict=True) if len(held)]
-
-    @property
-    def empty(self) -> list[str]:
-        """The clients that a partition left without pictures."""
-        return [name for name, held in zip(self.partition.names, self.partition.indices, strict=True) if not len(held)]
 
 
 @dataclass(frozen=True)
@@ -90,32 +65,25 @@ def train(method: str, *, data: Any = None, watch: Watch | None = None, **settin
     `data` is a source's name, a `vitrail.data.Dataset`, or any torch Dataset of pictures. `from` is a word of Python:
     write `start=` here.
     """
-    given = None
-    if data is not None and not isinstance(data, str):
-        given = data if isinstance(data, Dataset) else from_torch(data, size=settings.get("size"))
-        data = config.GIVEN
-    values = settings | ({} if data is None else {"data": data})
-    if "start" in values:
-        values["from"] = values.pop("start")
-    return begin(config.resolve(method, values), given, watch or Nobody())
+    if "start" in settings:
+        settings["from"] = settings.pop("start")
+    if data is None or isinstance(data, str):
+        return begin(config.resolve(method, settings | ({} if data is None else {"data": data})), None, watch)
+    return begin(config.resolve(method, settings | {"data": config.GIVEN}), data, watch)
 
 
-def begin(settings: Settings, data: Dataset | None, watch: Watch) -> Run:
+def begin(settings: Settings, data: Any = None, watch: Watch | None = None) -> Run:
     """Start a run in a folder of its own."""
     out = Path(settings.out) if settings.out else new_folder(settings.method, settings.data)
-    settings = settings.model_copy(update={"out": str(out)})
-    plan = prepare(settings, data)
+    Folder(out).check_free()
+    plan = prepare(settings.model_copy(update={"out": str(out)}), data)
     with plan.folder.locked():
-        plan.folder.begin(config.to_toml(settings, __version__))
-        return _go(plan, watch)
+        plan.folder.begin(config.to_toml(plan.settings, __version__))
+        return _go(plan, watch or Nobody())
 
 
 def resume(
-    folder: str | Path,
-    *,
-    data: Dataset | None = None,
-    workers: int | str | None = None,
-    watch: Watch | None = None,
+    folder: str | Path, *, data: Any = None, workers: int | str | None = None, watch: Watch | None = None
 ) -> Run:
     """Go on with a run that was interrupted; the result has the bits of one that was not."""
     place = Folder(Path(folder))
@@ -129,133 +97,65 @@ def resume(
         return _go(plan, watch or Nobody())
 
 
-def prepare(settings: Settings, data: Dataset | None = None) -> Plan:
-    """Load the data, divide it, and build the method; nothing is written."""
-    if data is None:
-        if settings.data == config.GIVEN:
-            raise VitrailError("this run was given its data from Python; hand the same Dataset over again with data=")
-        data = load_data(settings.data, size=settings.size, held_out=settings.held_out)
-    rng = Rng((settings.seed,))
-    shares = partition(
-        settings.partition, data, settings.clients, rng.child("partition").numpy(), settings.server_share
-    )
-    labelled = settings.labels == "auto" and data.train.labels is not None
-    if not labelled:
-        data = Dataset(
-            data.name,
-            data.train.without_labels(),
-            data.test.without_labels(),
-            (),
-            data.attributes,
-            data.groups,
-        )
-    task = Task(data.shape, len(data.classes), settings.rounds, len(shares.names), data.name, _device(settings.device))
-    run = config.identity(settings, data.train.digest())
-    plan = Plan(settings, data, shares, config.build_method(settings, task), run, Folder(Path(settings.out)))
-    if not plan.clients:
-        raise VitrailError(
-            f"partition={settings.partition}: no client holds a picture; use fewer clients or another partition"
-        )
-    plan.method.declares()  # a network that cannot be built for these pictures shows here
-    return plan
-
-
-def psi_saw(features: str, data: str) -> bool:
-    """Whether a feature network was trained on the very data it is used on."""
-    return TRAINED_ON.get(features) == data.partition(":")[0]
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as e:
-        raise VitrailError(
-            f"device={name}: torch cannot use it here ({str(e).splitlines()[0]}); set device=auto"
-        ) from e
-    return name
-
-
 def _go(plan: Plan, watch: Watch) -> Run:
     s, folder, method = plan.settings, plan.folder, plan.method
     rng = Rng((s.seed,))
     saved = folder.load_checkpoint(plan.id)
     fed = Federation.from_tree(saved["federation"]) if saved else _first(plan, rng)
-    void = saved["void"] if saved else 0
+    closed, void = (saved["closed"] if saved else 0), 0  # rounds that changed the model; rounds in a row that did not
     folder.rewind(fed.round)
     if not saved:
         draw_partition(plan.partition, plan.data, folder.partition)
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
     workers = min(len(plan.clients), os.cpu_count() or 1) if s.workers == "auto" else int(s.workers)
     crew = Crew(method, plan.id, rng, holds, folder.clients)
+    grids = {round((i + 1) * s.rounds / s.grids) for i in range(s.grids)}
     watch.begin(plan, fed.round)
     with one_thread(), Embedded(crew, plan.data.train, workers, s.dropout) as engine:
         while fed.round < s.rounds:
-            began, t = time.perf_counter(), fed.round
-            clients = choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", t))
-            fed, outcome = play(
-                method,
-                fed,
-                plan.id,
-                clients,
-                engine.ask,
-                rng,
-                quorum=min(s.quorum, len(clients)),
-                tell=watch.during,
-            )
-            void = void + 1 if outcome.void else 0
-            if s.grids and not outcome.void and (t % max(1, s.rounds // s.grids) == 0 or fed.round == s.rounds):
+            began = time.perf_counter()
+            clients = choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", fed.round))
+            fed, outcome = play(method, fed, plan.id, clients, engine.ask, rng, quorum=s.quorum, tell=watch.during)
+            closed, void = (closed, void + 1) if outcome.void else (closed + 1, 0)
+            if fed.round in grids and closed:
                 _grid(plan, fed)
             row = _row(outcome, time.perf_counter() - began)
             folder.log(row)
-            store.save(folder.checkpoint, {"run": plan.id, "federation": fed.tree(), "void": void})
+            store.save(folder.checkpoint, {"run": plan.id, "federation": fed.tree(), "closed": closed}, private=True)
             watch.round(outcome, row)
             if void >= VOID_LIMIT:
-                reasons = "; ".join(f"{c}: {r}" for c, r in list(outcome.left_out.items())[:3])
                 raise VitrailError(
-                    f"stopped after {void} rounds in a row with fewer than quorum={s.quorum} answers ({reasons}); "
-                    f"nothing is lost: `vitrail resume {folder.path}` goes on once that is mended"
+                    f"stopped: {void} rounds in a row changed nothing, the last because {outcome.void}"
+                    f"{_reasons(outcome)}; mend that, then `vitrail resume {folder.path}` goes on with the next round"
                 )
+        if not closed:
+            raise VitrailError(
+                f"no round changed the model, so there is none to keep: {outcome.void}{_reasons(outcome)}"
+            )
         _finish(plan, fed)
     run = Run(folder.path, s, folder.rows())
     watch.end(run)
     return run
 
 
+def _reasons(o: Outcome) -> str:
+    few = [f"{client}: {reason}" for client, reason in list(o.left_out.items())[:3]]
+    return f" ({'; '.join(few)}{'; ...' if len(o.left_out) > 3 else ''})" if few else ""
+
+
 def _first(plan: Plan, rng: Rng) -> Federation:
     """The server before the first round; with `from`, where an earlier run of the same method ended."""
     held = plan.partition.server
     data = plan.data.train.take(held) if len(held) else None
-    return Federation(0, plan.method.server_init(rng.child("server", "init"), data, _earlier(plan.settings)))
-
-
-def _earlier(s: Settings) -> store.State | None:
-    if s.start is None:
-        return None
-    place = Folder(Path(s.start))
-    if not place.checkpoint.exists():
-        raise VitrailError(
-            f"from={s.start}: there is no checkpoint; give the folder of a run that has finished a round"
-        )
-    was = config.resolve(str(place.settings), {}).method
-    if was != s.method:
-        raise VitrailError(
-            f"from={s.start}: that run is of method {was}, this one of {s.method}; start from one of the same method"
-        )
-    state: store.State = store.load(place.checkpoint)["federation"]["server"]
-    return state
+    return Federation(0, plan.method.server_init(rng.child("server", "init"), data, plan.start))
 
 
 def _grid(plan: Plan, fed: Federation) -> None:
-    plan.folder.samples.mkdir(exist_ok=True)
-    classes = plan.data.classes
-    generator = open_model(plan.method.products(fed.server)["generator"], classes)
-    generator.grid(
-        plan.folder.samples / f"round-{fed.round:04d}.png", 8 * len(classes) if 0 < len(classes) <= 20 else 64
-    )
+    model = plan.method.products(fed.server).get("generator")
+    if model is not None:
+        plan.folder.samples.mkdir(exist_ok=True)
+        generator = open_model(model, plan.data.classes)
+        generator.grid(plan.folder.samples / f"round-{fed.round:04d}.png", generator.page)
 
 
 def _row(o: Outcome, seconds: float) -> dict[str, Any]:
@@ -289,14 +189,12 @@ def _finish(plan: Plan, fed: Federation) -> None:
         "privacy": "not private: nothing was noised",
     }
     if psi := getattr(s, "features", ""):
-        saw = ", this very data" if psi_saw(psi, s.data) else ""
-        about["features"] = f"{psi}, trained on {TRAINED_ON[psi]}{saw}"
+        about["features"] = f"{psi}, trained on {TRAINED_ON[psi]}"
+    if plan.notes:
+        about["notes"] = list(plan.notes)
     for name, model in plan.method.products(fed.server).items():
         path = plan.folder.model if name == "generator" else plan.folder.path / f"{name}.safetensors"
         save_model(path, model, plan.data.classes, about)
-    generator = load(plan.folder.model)
-    classes = len(plan.data.classes)
-    generator.grid(plan.folder.path / "samples.png", 8 * classes if 0 < classes <= 20 else 64)
-
-
-__all__ = ["Nobody", "Pictures", "Plan", "Run", "Watch", "begin", "prepare", "resume", "train"]
+    if plan.folder.model.exists():
+        generator = load(plan.folder.model)
+        generator.grid(plan.folder.path / "samples.png", generator.page)

@@ -25,21 +25,18 @@ def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
     """Split a tree into its arrays and a JSON text that says where each belongs."""
     tensors: dict[str, torch.Tensor] = {}
 
-    def keep(kind: str, tensor: torch.Tensor, path: str) -> dict[str, str]:
-        tensors[path] = tensor.detach().to("cpu").contiguous()
-        return {kind: path}
+    def keep(kind: str, tensor: torch.Tensor) -> dict[str, str]:
+        name = str(len(tensors))
+        tensors[name] = tensor.detach().to("cpu").clone(memory_format=torch.contiguous_format)
+        return {kind: name}
 
     def walk(node: Tree, path: str) -> Tree:
         if isinstance(node, torch.Tensor):
-            return keep("tensor", node, path)
+            return keep("tensor", node)
         if isinstance(node, np.ndarray):
-            return keep("array", torch.from_numpy(np.ascontiguousarray(node)), path)
+            return keep("array", torch.from_numpy(np.array(node, order="C")))
         if isinstance(node, bytes):
-            return keep(
-                "bytes",
-                torch.frombuffer(bytearray(node), dtype=torch.uint8) if node else torch.empty(0, dtype=torch.uint8),
-                path,
-            )
+            return keep("bytes", torch.from_numpy(np.frombuffer(node, np.uint8).copy()))
         if isinstance(node, dict):
             return {"dict": [[k, walk(v, f"{path}/{k}" if path else str(k))] for k, v in node.items()]}
         if isinstance(node, list | tuple):
@@ -80,6 +77,19 @@ def unpack(tensors: dict[str, torch.Tensor], skeleton: str) -> Tree:
     return walk(json.loads(skeleton))
 
 
+def finite(tree: Tree) -> bool:
+    """Whether every number of a tree is one."""
+    if isinstance(tree, dict):
+        return all(map(finite, tree.values()))
+    if isinstance(tree, list | tuple):
+        return all(map(finite, tree))
+    if isinstance(tree, torch.Tensor):
+        return bool(torch.isfinite(tree).all())
+    if isinstance(tree, np.ndarray):
+        return tree.dtype.kind != "f" or bool(np.isfinite(tree).all())
+    return not isinstance(tree, float) or math.isfinite(tree)
+
+
 def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Replace a file by new content such that a reader, or a crash, sees the old or the new, never a mixture."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -89,6 +99,11 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
             f.flush()
             os.fsync(f.fileno())
         os.replace(part, path)
+        folder = os.open(path.parent, os.O_RDONLY)  # the new name, too, must outlive a power cut
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError as e:
         part.unlink(missing_ok=True)
         raise VitrailError(

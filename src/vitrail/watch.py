@@ -18,7 +18,8 @@ from rich.progress import (
 
 from vitrail.engines.rounds import Outcome
 from vitrail.nets.features import TRAINED_ON
-from vitrail.run import Plan, Run, psi_saw
+from vitrail.plan import Plan
+from vitrail.run import Run
 
 
 def size(n: float) -> str:
@@ -59,21 +60,22 @@ class Terminal:
         s, p = plan.settings, plan.partition
         self.folder = plan.folder.path
         held = sorted(len(i) for i in p.indices if len(i))
+        most = f" to {held[-1]}" if held[-1] != held[0] else ""
         self.console.print(
-            f"[bold]{s.method}[/bold] on {escape(plan.data.name)}: {len(plan.clients)} clients ({s.partition}) of "
-            f"{held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} pictures, {s.rounds} rounds, seed {s.seed}"
+            f"[bold]{s.method}[/bold] on {escape(plan.data.name)}: {len(plan.clients)} clients "
+            f"({escape(s.partition)}) of {held[0]}{most} pictures, {s.rounds} rounds, seed {s.seed}"
             + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
         )
         if psi := getattr(s, "features", ""):
             self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
-            if psi_saw(psi, s.data):
-                self.console.print(
-                    "[yellow]these features were trained on this very data: call no such run private[/yellow]"
-                )
+        for note in plan.notes:
+            self.console.print(f"[yellow]{escape(note)}[/yellow]")
         if plan.empty:
             few = ", ".join(plan.empty[:5]) + (", ..." if len(plan.empty) > 5 else "")
-            self.console.print(f"[yellow]{len(plan.empty)} clients hold no picture and sit out: {few}[/yellow]")
-        self.console.print(f"[dim]{plan.folder.path}/[/dim]" + (f" goes on after round {done}" if done else ""))
+            self.console.print(f"[yellow]{len(plan.empty)} clients hold no picture and sit out: {escape(few)}[/yellow]")
+        self.console.print(
+            f"[dim]{escape(str(plan.folder.path))}/[/dim]" + (f" goes on after round {done}" if done else "")
+        )
         for row in plan.folder.rows():
             self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
         self.task = self.progress.add_task("", total=s.rounds, completed=done, clients="", news="")
@@ -94,12 +96,14 @@ class Terminal:
             answered = f"{len(outcome.answered)}/{outcome.asked} clients"
             self.console.print(f"round {outcome.round + 1}: {answered}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
         for client, reason in list(outcome.left_out.items())[:5]:
-            self.console.print(f"[yellow]round {outcome.round + 1}: {client} left out: {escape(reason)}[/yellow]")
+            self.console.print(
+                f"[yellow]round {outcome.round + 1}: {escape(client)} left out: {escape(reason)}[/yellow]"
+            )
         if len(outcome.left_out) > 5:
             self.console.print(f"[yellow]... and {len(outcome.left_out) - 5} more; metrics.jsonl has all[/yellow]")
         if outcome.void:
             self.console.print(
-                f"[yellow]round {outcome.round + 1}: too few answers; the model stays as it was[/yellow]"
+                f"[yellow]round {outcome.round + 1}: {escape(outcome.void)}; the model stays as it was[/yellow]"
             )
 
     def end(self, run: Run) -> None:
@@ -109,10 +113,12 @@ class Terminal:
         rounds, clients = len(run.rows), max((r["answered"] for r in run.rows), default=0)
         self.console.print(f"\n[bold green]done[/bold green]: {rounds} rounds, up to {clients} clients")
         self.console.print(f"  sent up {size(self.up)}, down {size(self.down)}; counted as encoded")
-        self.console.print(f"  model   {model} ({size(model.stat().st_size)})")
-        self.console.print(f"  samples {run.folder / 'samples.png'}")
+        self.console.print(f"  model   {escape(str(model))} ({size(model.stat().st_size)})")
+        self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")
         self.console.print("  privacy: not private (nothing was noised)")
-        self.console.print(f"  more pictures: vitrail sample {run.folder} -n 64 -o grid.png", soft_wrap=True)
+        self.console.print(
+            f"  more pictures: vitrail sample {escape(str(run.folder))} -n 64 -o grid.png", soft_wrap=True
+        )
 
     def stop(self) -> None:
         """Leave the terminal as it was."""

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.engines.toy import Toy
+from tests.engines.toy import Toy, _next
 from tests.federation import federate, quick, same, shares
-from vitrail.engines.rounds import Failure, Tally, choose
-from vitrail.methods.base import Declared, fixed_point_scale
+from vitrail.engines.replies import Failure, Tally
+from vitrail.engines.rounds import choose
+from vitrail.methods.base import Declared, Outgoing, fixed_point_scale
 from vitrail.rng import Rng
 from vitrail.state import load
 from vitrail.wire.message import Kind, Message, decode, encode, make_part
@@ -70,6 +71,7 @@ LIES = {
     "another sender": lambda m: replace(m, header=replace(m.header, sender="client-0")),
     "another run": lambda m: replace(m, header=replace(m.header, run=b"x" * 16)),
     "an older round": lambda m: replace(m, header=replace(m.header, round=7)),
+    "another exchange": lambda m: replace(m, header=replace(m.header, exchange=9)),
     "a request": lambda m: replace(m, header=replace(m.header, kind=Kind.REQUEST)),
     "a wrong size": lambda m: replace(m, parts=(make_part("half", "float32", np.zeros(3)), *m.parts[1:])),
     "a wrong codec": lambda m: replace(m, parts=(make_part("half", "float16", np.zeros(2)), *m.parts[1:])),
@@ -148,3 +150,53 @@ def test_drop_outs_are_the_same_for_any_number_of_workers(tmp_path):
     assert [o.left_out for o in a[1]] == [o.left_out for o in b[1]]
     assert any(o.left_out for o in a[1])
     assert same(a[0].tree(), b[0].tree())
+
+
+class Quiet(Toy):
+    """The toy with one and the same broadcast for everyone; each client writes to the next."""
+
+    def broadcast(self, server, client, full):
+        return Outgoing({"total": ("float32", np.float32([server["total"]])), "next": ("bytes", np.zeros(1))})
+
+    def client_round(self, state, message, data, rng):
+        to = _next(state["name"])
+        return super().client_round(state, replace(message, parts={**message.parts, "next": to}), data, rng)
+
+
+def test_a_relay_reaches_its_own_recipient_also_when_broadcasts_are_equal(tmp_path):
+    federate(Quiet(), tmp_path, rounds=2)
+    for k in range(3):
+        notes = load(tmp_path / f"client-{k}.safetensors")["state"]["notes"]
+        assert notes == [f"round 0 from client-{(k - 1) % 3}"]
+
+
+def test_relays_to_nobody_and_relays_that_lie_go_nowhere(tmp_path):
+    def ghost(_, c, d):
+        m = decode(d)
+        return encode(replace(m, parts=tuple(replace(p, peer="nobody") if p.peer else p for p in m.parts)))
+
+    def lie(_, c, d):
+        m = decode(d)
+        return encode(replace(m, parts=tuple(replace(p, payload=b"") if p.peer else p for p in m.parts)))
+
+    assert federate(Toy(), tmp_path / "a", rounds=1, spoil=ghost)[0].relays == []
+    fed, outcomes, _ = federate(Toy(), tmp_path / "b", rounds=1, spoil=lie)
+    assert set(outcomes[0].left_out) == {"client-0", "client-1", "client-2"}
+    assert fed.relays == []
+
+
+@pytest.mark.parametrize("reason", [b"\x1b[2J\x07cleared", b"x" * 5_000_000])
+def test_a_failures_reason_is_short_and_harmless_to_a_terminal(tmp_path, reason):
+    part = make_part("reason", "bytes", np.frombuffer(reason, np.uint8))
+    spoil = lambda _, c, d: encode(Message(replace(decode(d).header, kind=Kind.FAILED), (part,)))  # noqa: E731
+    _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=spoil)
+    said = outcomes[0].left_out["client-0"]
+    assert len(said) <= 500
+    assert said.isprintable()
+
+
+def test_a_round_that_would_leave_the_server_without_finite_numbers_is_not_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(Toy, "close_round", lambda self, server, sums, rng: {**server, "total": float("nan")})
+    fed, outcomes, _ = federate(Toy(), tmp_path, rounds=1)
+    assert "finite" in outcomes[0].void
+    assert fed.server["total"] == 0.0

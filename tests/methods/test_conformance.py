@@ -9,7 +9,8 @@ from tests.federation import RUN, digits, federate, quick, same, shares
 from vitrail.artifact import load, open_model, save_model
 from vitrail.data.pictures import Pictures
 from vitrail.engines.client import Client
-from vitrail.engines.rounds import Failure, Federation, read_reply
+from vitrail.engines.replies import Failure, read_reply
+from vitrail.engines.rounds import Federation
 from vitrail.methods import METHODS
 from vitrail.rng import Rng
 from vitrail.state import load as load_state
@@ -29,6 +30,7 @@ def unbroken(tmp_path_factory):
         if name not in kept:
             folder = tmp_path_factory.mktemp(name)
             kept[name] = (*federate(quick(name), folder), folder)
+            assert all(len(o.answered) == 3 for o in kept[name][1]), kept[name][1][0].left_out
         return kept[name]
 
     return get

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.federation import digits, federate, quick, same
+from vitrail.engines.replies import Failure
 from vitrail.methods.base import Incoming
 from vitrail.methods.fedgan import UNIT
 from vitrail.nets.flat import from_vector, to_vector
@@ -57,6 +58,15 @@ def test_what_is_not_synchronised_need_not_travel(tmp_path):
     both = federate(quick("fedgan", rounds=2, sync="g"), tmp_path / "both")
     assert sum(outcomes[1].up.values()) < 0.8 * sum(both[1][1].up.values())
     assert same(fed.server["generator"], both[0].server["generator"])  # and the generator is the same
+
+
+def test_a_late_client_begins_where_everyone_began(tmp_path):
+    method = quick("fedgan", rounds=3, sync="none")
+    late = lambda t, c, d: Failure("asleep") if (t, c) == (0, "client-2") else d  # noqa: E731
+    fed, _, traffic = federate(method, tmp_path, rounds=2, spoil=late)
+    told = [sent(r) for c, r in traffic.requests if c == "client-2"]
+    assert same(told[1], told[0])
+    assert not same(told[1]["generator"], fed.server["generator"])
 
 
 def test_a_client_that_lost_its_state_is_sent_everything_again(tmp_path):

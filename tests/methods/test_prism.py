@@ -132,6 +132,27 @@ def test_smoothing_is_an_exponential_average_whose_gradient_reaches_the_new_batc
     assert new.first.grad.tolist() == [[1.0, 1.0]]
 
 
+def test_classes_beyond_a_batch_take_turns_and_absent_ones_stay_as_they_were():
+    feature = torch.arange(6.0)[:, None]
+    first, second = (class_moments([feature[i : i + 3]], torch.arange(i, i + 3), 6) for i in (0, 3))
+    both = mix(first, second, 0.1)
+    assert both.first.flatten().tolist() == list(range(6))
+    assert (both.share > 0).all()
+    real = class_moments([feature + 1], torch.arange(6), 6)
+    assert moment_loss(real, first).item() == pytest.approx(3 / 6)  # the three classes seen so far
+    assert moment_loss(real, both).item() == pytest.approx(1)
+
+
+def test_a_batch_smaller_than_the_classes_still_trains_them_all(tmp_path, monkeypatch):
+    from vitrail.methods import prism
+
+    seen = set()
+    real = prism.class_moments
+    monkeypatch.setattr(prism, "class_moments", lambda f, y, c: seen.update(y.tolist()) or real(f, y, c))
+    federate(quick("prism", rounds=1, batch=4, local_steps=3), tmp_path, holds=shares(each=60))
+    assert seen == set(range(10))
+
+
 def test_the_server_averages_masks_into_theta(tmp_path):
     method = quick("prism", rounds=1)
     fed, _, traffic = federate(method, tmp_path)

@@ -68,8 +68,10 @@ def test_a_value_that_does_not_fit_is_refused_by_the_sender(codec, value):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("codec", ["float32", "float16"])
-def test_numbers_that_are_none_are_refused_by_the_receiver(codec, value):
-    part = make_part("update", codec, np.array([1.0, value]))
+def test_numbers_that_are_none_are_refused_by_sender_and_receiver(codec, value):
+    with pytest.raises(VitrailError, match="1 of 2 numbers"):
+        make_part("update", codec, np.array([1.0, value]))
+    part = Part("update", codec, (2,), np.array([1.0, value], codec).tobytes())
     with pytest.raises(Malformed, match=r"'update'.*1 of 2 numbers"):
         part.array()
 
@@ -170,6 +172,12 @@ def test_a_huge_announced_shape_costs_no_memory():
     part = Part("x", "float32", (2**31, 2**31), b"")
     with pytest.raises(Malformed, match="shape"):
         decode(encode(Message(HEADER, (part,))))
+
+
+def test_a_shape_that_no_array_can_have_is_refused():
+    part = Part("x", "bytes", (0, 2**32 - 1, 2**32 - 1, 2**32 - 1), b"")
+    with pytest.raises(Malformed):
+        decode(encode(Message(HEADER, (part,)))).parts[0].array()
 
 
 def test_two_parts_of_one_name_are_refused():

@@ -6,9 +6,11 @@ asking again is never a second draw, and a client killed at any point either has
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
@@ -18,7 +20,18 @@ from vitrail.errors import Malformed, VitrailError
 from vitrail.methods.base import Incoming, Method, Reply
 from vitrail.rng import Rng
 from vitrail.state import State
-from vitrail.wire.message import NO_BASE, Header, Kind, Message, Part, decode, digest, encode, make_part
+from vitrail.wire.message import (
+    LONGEST_REASON,
+    NO_BASE,
+    Header,
+    Kind,
+    Message,
+    Part,
+    decode,
+    digest,
+    encode,
+    make_part,
+)
 
 
 @dataclass(frozen=True)
@@ -37,24 +50,28 @@ class Client:
         try:
             message = decode(request)
         except Malformed as e:
-            return self._say(Kind.FAILED, 0, 0, reason=f"the request is malformed: {e}")
+            return self._fail(0, 0, f"the request is malformed: {e}")
         h = message.header
         try:
             return self._answer(message, digest(request))
         except VitrailError as e:
-            return self._say(Kind.FAILED, h.round, h.exchange, reason=str(e))
-        except (ValueError, RuntimeError, ArithmeticError, LookupError, OSError, MemoryError) as e:
-            return self._say(Kind.FAILED, h.round, h.exchange, reason=f"{type(e).__name__}: {e}")
+            return self._fail(h.round, h.exchange, str(e))
+        except Exception as e:  # whatever it was, the round must go on; its text may tell of the data, so it stays here
+            self._note(traceback.format_exc())
+            return self._fail(h.round, h.exchange, f"{type(e).__name__}; details are in the client's own folder")
 
     def _answer(self, message: Message, asked: bytes) -> bytes:
         h = message.header
         if h.kind is not Kind.REQUEST or h.run != self.run:
             raise Malformed("the request belongs to another run")
         kept = self.private()
-        if kept is not None and kept["asked"] == asked:
-            stored: bytes = kept["reply"]
-            return stored
-        if kept is not None and (h.round, h.exchange) <= (kept["round"], kept["exchange"]):
+        answered = kept["answered"] if kept is not None and kept["round"] == h.round else []
+        for earlier in answered:
+            if earlier["asked"] == asked:
+                stored: bytes = earlier["reply"]
+                return stored
+        last = -1 if not answered else answered[-1]["exchange"]
+        if kept is not None and (h.round < kept["round"] or h.exchange <= last):
             raise Malformed(f"round {h.round} was answered before, to another request: a replay is refused")
         if h.base not in (NO_BASE, kept["holds"] if kept else NO_BASE):
             return self._say(Kind.NEED_FULL, h.round, h.exchange)
@@ -65,16 +82,15 @@ class Client:
             h.round,
             {p.name: p.array() for p in message.parts if not p.peer},
             {(p.peer, p.name): p.array() for p in message.parts if p.peer},
+            h.exchange,
         )
         pictures = self.pictures()
         if not len(pictures):
             raise VitrailError("it holds no pictures")
         after, reply = self.method.client_round(before, incoming, pictures, rng.child(h.round, h.exchange))
         sent = self._say(Kind.REPLY, h.round, h.exchange, self._parts(reply))
-        self._keep(
-            {"run": self.run, "round": h.round, "exchange": h.exchange, "asked": asked, "reply": sent}
-            | {"holds": reply.holds, "state": after}
-        )
+        answered = [*answered, {"exchange": h.exchange, "asked": asked, "reply": sent}]
+        self._keep({"run": self.run, "round": h.round, "answered": answered, "holds": reply.holds, "state": after})
         return sent
 
     def _parts(self, reply: Reply) -> tuple[Part, ...]:
@@ -86,18 +102,24 @@ class Client:
         for name, to, array in named:
             if name not in declared or (declared[name].how == "relay") != bool(to):
                 raise VitrailError(f"part {name!r} is not declared by the method, so it does not leave the client")
-            parts.append(make_part(name, declared[name].codec, np.asarray(array), to))
+            try:
+                parts.append(make_part(name, declared[name].codec, np.asarray(array), to))
+            except VitrailError as e:
+                raise VitrailError(f"its part {name!r} cannot be sent: {e}") from e
         return tuple(parts)
 
-    def _say(self, kind: Kind, round_: int, exchange: int, parts: tuple[Part, ...] = (), reason: str = "") -> bytes:
-        if reason:
-            parts = (make_part("reason", "bytes", np.frombuffer(reason.encode()[:500], np.uint8)),)
+    def _say(self, kind: Kind, round_: int, exchange: int, parts: tuple[Part, ...] = ()) -> bytes:
         return encode(Message(Header(kind, self.run, round_, self.name, exchange), parts))
+
+    def _fail(self, round_: int, exchange: int, reason: str) -> bytes:
+        text = np.frombuffer(reason.encode()[:LONGEST_REASON], np.uint8)
+        return self._say(Kind.FAILED, round_, exchange, (make_part("reason", "bytes", text),))
 
     @property
     def path(self) -> Path:
-        """The file of this client's private state."""
-        return self.folder / f"{self.name}.safetensors"
+        """The file of this client's private state; whatever it is called, it lies in the folder."""
+        name = quote(self.name, safe=" ")
+        return self.folder / f"{name if len(name) <= 150 else digest(self.name).hex()}.safetensors"
 
     def private(self) -> State | None:
         """What this client keeps, or None before its first round; another run's is refused."""
@@ -106,9 +128,13 @@ class Client:
         except FileNotFoundError:
             return None
         if kept.get("run") != self.run:
-            raise VitrailError(f"{self.path} belongs to another run; move it away or use another folder")
+            raise VitrailError(f"{self.path.name} belongs to another run; move it away or use another folder")
         return kept
 
     def _keep(self, kept: State) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         store.save(self.path, kept, private=True)
+
+    def _note(self, text: str) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store.write_atomically(self.path.with_suffix(".error.txt"), text.encode(), 0o600)

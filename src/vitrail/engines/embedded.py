@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.pictures import Pictures
 from vitrail.engines.client import Client
-from vitrail.engines.rounds import Failure
+from vitrail.engines.replies import Failure
 from vitrail.methods.base import Method
 from vitrail.rng import Rng
 from vitrail.wire.message import digest
@@ -118,7 +119,8 @@ class _Worker:
         context = mp.get_context("spawn")
         self.pipe, far = context.Pipe()
         self.process = context.Process(target=_work, args=(far, crew, shared), daemon=True)
-        self.process.start()
+        with _no_main():
+            self.process.start()
         far.close()
         self.job: tuple[str, bytes] = ("", b"")
 
@@ -142,6 +144,18 @@ class _Worker:
         self.pipe.close()
         self.process.terminate()
         self.process.join()
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide the caller's script: a spawned process would run it again, and train again where it has no guard."""
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {k: vars(main).pop(k) for k in ("__file__", "__spec__") if k in vars(main)}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
 
 
 def _work(pipe: Connection, crew: Crew, shared: dict[str, Any]) -> None:

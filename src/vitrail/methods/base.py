@@ -46,6 +46,7 @@ class Declared:
     codec: str
     size: int | None  # number of elements; None: any, up to `limit_bytes`
     limit: float = 2.0**16  # largest magnitude of an element of a sum; a larger one is refused
+    least: float = -math.inf  # the smallest element of a sum, where it is not minus the limit
     limit_bytes: int = 2**28
 
 
@@ -64,6 +65,7 @@ class Incoming:
     round: int
     parts: Mapping[str, Array]
     relayed: Mapping[tuple[str, str], Array] = field(default_factory=dict)
+    exchange: int = 0  # of several in a round
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Model:
 
 
 class Method(Protocol):
-    """The two halves of a method; see docs/methods.md for the order of the calls."""
+    """The two halves of a method; docs/design.md lists the calls."""
 
     @property
     def task(self) -> Task: ...

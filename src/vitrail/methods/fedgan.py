@@ -86,30 +86,31 @@ class FedGan(Simple):
         nets = self.nets()
         parts = {name: Declared("sum", self.wire, to_vector(nets[name]).size) for name in self.uploaded}
         one = Declared("sum", "float32", 1)
-        return {**parts, "weight": one, "metric.loss_g": one, "metric.loss_d": one}
+        return {**parts, "weight": Declared("sum", "float32", 1, least=0), "metric.loss_g": one, "metric.loss_d": one}
 
     # -- server ---------------------------------------------------------------------------------------------------
 
     def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """The networks all clients begin with."""
         nets = self.nets()
-        server = {name: to_vector(initialise(net, rng.child(name).torch())) for name, net in nets.items()}
-        if start is None:
-            return server
-        if any(start[name].shape != server[name].shape for name in server):
-            raise VitrailError("from= names a run with another width, picture size or labels; start from one like this")
-        return {name: start[name] for name in server}
+        first = {name: to_vector(initialise(net, rng.child(name).torch())) for name, net in nets.items()}
+        if start is not None:
+            if any(start[name].shape != first[name].shape for name in first):
+                raise VitrailError("from= names a run with another width, picture size or labels; take one like this")
+            first = {name: start[name] for name in first}
+        return {**first, "initial": {name: first[name] for name in first if name not in self.synced}}
 
     def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
-        """The synchronised networks; all of them to a client that holds none yet."""
-        names = ("generator", "discriminator") if full else self.synced
-        base = digest("networks") if not full and len(self.synced) < 2 else NO_BASE
-        return Outgoing({name: (self.wire, server[name]) for name in names}, base)
+        """The synchronised networks; to a client that holds none yet, also the others, as everyone began with them."""
+        told = {name: server[name] for name in self.synced} | (server["initial"] if full else {})
+        base = NO_BASE if full or not server["initial"] else digest("networks")
+        return Outgoing({name: (self.wire, vector) for name, vector in told.items()}, base)
 
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
         """FedAvg: the weighted mean of what clients sent."""
-        weight = sums.values["weight"][0]
-        return {**server, **{n: (sums.values[n] / weight).astype(np.float32) for n in self.uploaded}}
+        with np.errstate(divide="ignore", invalid="ignore"):  # weights of nothing make a round that is not closed
+            means = {n: (sums.values[n] / sums.values["weight"][0]).astype(np.float32) for n in self.uploaded}
+        return {**server, **means}
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """The central generator, or a client's own."""
@@ -126,7 +127,8 @@ class FedGan(Simple):
         device, classes = self.task.device, self.task.classes
         nets, optimizers = self.nets(), {}
         for name, net in nets.items():
-            from_vector(net, message.parts[name] if name in message.parts else state[name])
+            own = name in state and name not in self.synced  # what is not synchronised stays the client's
+            from_vector(net, state[name] if own else message.parts[name])
             net.to(device).train()
             optimizers[name] = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, 0.999))
             if state:  # a client keeps its own optimiser

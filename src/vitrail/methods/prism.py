@@ -158,12 +158,12 @@ class Prism(Simple):
         optimizer = torch.optim.Adam([s], lr=self.rate(message.round), betas=(0.5, 0.999))
         if "optimizer" in state:  # Adam's averages belong to the client and outlive the round
             optimizer.state[s] = {k: v.clone() for k, v in state["optimizer"].items()}
-        draw = rng.child("training").torch()
+        draw, every = rng.child("training").torch(), torch.arange(self.batch, device=device)
         smooth: Moments | None = None
         losses = []
         for i in range(self.local_steps):
             z = torch.randn(self.batch, net.z, generator=draw).to(device)
-            y = present[torch.arange(self.batch, device=device) % len(present)]
+            y = present[(i * self.batch + every) % len(present)]  # all its classes in turn
             mask = sample_mask(s, draw, self.gradient == "theta")  # M ~ Bern(θ)
             fake = class_moments(psi(net(mask, z, y if self.task.classes else None)), y, real.share.numel())
             if smooth is not None:  # a plain average of the first batches, an exponential one after

@@ -75,16 +75,22 @@ def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> Moments:
 
 
 def mix(old: Moments, new: Moments, weight: float) -> Moments:
-    """Exponential average; the gradient reaches the new batch whole, so its size does not hang on the weight."""
+    """Exponential average; the gradient reaches the new batch whole, so its size does not hang on the weight.
+
+    A class that the new batch lacks stays as it was; one that the old ones lack is taken as it is.
+    """
+    seen, fresh = old.share > 0, new.share > 0
+    w = torch.where(seen, weight, 1.0)[:, None] * fresh[:, None]
 
     def average(a: Tensor, b: Tensor) -> Tensor:
-        return torch.lerp(a, b.detach(), weight) + (b - b.detach())
+        return torch.lerp(a, b.detach(), w) + (b - b.detach())
 
-    return Moments(average(old.first, new.first), average(old.second, new.second), new.share)
+    share = torch.where(fresh, new.share, old.share)
+    return Moments(average(old.first, new.first), average(old.second, new.second), share)
 
 
 def moment_loss(real: Moments, fake: Moments) -> Tensor:
     """|μ - μ'|² + |σ² - σ'²|² over all features (Eq. 1), averaged over classes by their share of the real pictures."""
     mean = (real.first - fake.first).square().sum(1)
     variance = (real.variance - fake.variance).square().sum(1)
-    return (real.share * (mean + variance)).sum()
+    return (real.share * (fake.share > 0) * (mean + variance)).sum()  # a class without a fake says nothing yet

@@ -39,7 +39,10 @@ def _number(name: str, dtype: str) -> Codec:
     wire = np.dtype(dtype)
 
     def encode(a: Array) -> bytes:
-        out = np.asarray(a, dtype=wire, order="C")
+        with np.errstate(over="ignore"):
+            out = np.asarray(a, dtype=wire, order="C")
+        if wire.kind == "f" and not np.isfinite(out).all():
+            raise VitrailError(f"{np.count_nonzero(~np.isfinite(out))} of {out.size} numbers are NaN or beyond {name}")
         if wire.kind != "f" and not np.array_equal(out, a):
             raise VitrailError(f"values of {a.dtype} do not fit {name}; use a wider codec")
         return out.tobytes()

@@ -26,6 +26,7 @@ LARGEST = 2**31 - 1  # bytes of one message; what the narrowest transport takes
 _HEAD = struct.Struct("<4sBB16s16sIH")
 _NUMBER = {codec.name: i for i, codec in enumerate(CODECS)}
 NO_BASE = bytes(16)
+LONGEST_REASON = 500  # bytes of a failure's reason
 
 
 class Kind(IntEnum):
@@ -63,7 +64,7 @@ class Part:
         """Decode, or refuse with the part's name."""
         try:
             return BY_NAME[self.codec].decode(self.payload, self.shape)
-        except Malformed as e:
+        except (Malformed, ValueError) as e:
             raise Malformed(f"part {self.name!r}: {e}") from None
 
 
@@ -161,7 +162,7 @@ def _read_part(r: _Reader) -> Part:
     if number >= len(CODECS):
         raise Malformed(f"part {name!r} names an unknown codec {number}")
     shape = r.unpack(f"{ndim}I")
-    if ndim > 8 or math.prod(shape) > 8 * LARGEST:
+    if ndim > 8 or math.prod(max(n, 1) for n in shape) > 8 * LARGEST:
         raise Malformed(f"part {name!r} announces the shape {shape}")
     return Part(name, CODECS[number].name, shape, r.take(r.unpack("Q")[0]), peer)
 

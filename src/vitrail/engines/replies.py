@@ -1,0 +1,146 @@
+"""What the server makes of replies: each is checked against what the method declared, then added up or handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.errors import Malformed
+from vitrail.methods.base import Declared, Sums, fixed_point_scale
+from vitrail.wire.codecs import Array
+from vitrail.wire.message import LONGEST_REASON, Kind, Part, decode
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that did not answer, and why."""
+
+    reason: str
+
+
+Relay = dict[str, Any]  # a part on its way to a client, as saveable state
+
+
+def read_reply(
+    answer: bytes | Failure, run: bytes, t: int, client: str, declared: Mapping[str, Declared], exchange: int = 0
+) -> tuple[Part, ...] | Kind | Failure:
+    """A reply's parts, all checked, or why it is left out."""
+    if isinstance(answer, Failure):
+        return answer
+    try:
+        message = decode(answer)
+        h = message.header
+        if (h.run, h.sender) != (run, client):
+            raise Malformed(f"claims to be from {h.sender!r}" if h.run == run else "belongs to another run")
+        if h.kind is Kind.FAILED:
+            return Failure(_reason(message.parts))
+        if (h.round, h.exchange) != (t, exchange) or h.kind is Kind.REQUEST:
+            raise Malformed(f"answers round {h.round}.{h.exchange}, not {t}.{exchange}")
+        if h.kind is not Kind.REPLY:
+            return h.kind
+        for part in message.parts:
+            _check(part, declared)
+        missing = {n for n, d in declared.items() if d.how != "relay"} - {p.name for p in message.parts}
+        if missing:
+            raise Malformed(f"lacks {', '.join(sorted(missing))}")
+        return message.parts
+    except Malformed as e:
+        return Failure(f"reply refused: {e}")
+
+
+def _reason(parts: tuple[Part, ...]) -> str:
+    """A client's own words, short and harmless to a terminal."""
+    if len(parts) != 1 or parts[0].codec != "bytes" or len(parts[0].payload) > LONGEST_REASON:
+        return "it failed without a proper reason"
+    text = bytes(parts[0].array()).decode(errors="replace")
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _check(part: Part, declared: Mapping[str, Declared]) -> None:
+    d = declared.get(part.name)
+    if d is None or (d.how == "relay") != bool(part.peer):
+        raise Malformed(f"part {part.name!r} is not declared")
+    if len(part.payload) > d.limit_bytes:
+        raise Malformed(f"part {part.name!r} has {len(part.payload):,} bytes; at most {d.limit_bytes:,} are taken")
+    a = part.array()
+    if part.codec != d.codec or (d.size is not None and a.size != d.size):
+        raise Malformed(f"part {part.name!r} is {a.size} x {part.codec}, declared is {d.size or 'any'} x {d.codec}")
+    low, high = (float(a.min()), float(a.max())) if a.size else (0.0, 0.0)
+    if d.how == "sum" and not max(d.least, -d.limit) <= low <= high <= d.limit:
+        worst = low if low < max(d.least, -d.limit) else high
+        raise Malformed(f"part {part.name!r} holds {worst:.3g}, outside {max(d.least, -d.limit):g} to {d.limit:g}")
+
+
+class Tally:
+    """Adds up `sum` parts as they arrive, in 64-bit fixed point: memory stays that of one reply, order is nothing."""
+
+    def __init__(self, declared: Mapping[str, Declared], clients: int) -> None:
+        self.declared = declared
+        self.scale = {name: fixed_point_scale(d.limit, clients) for name, d in declared.items()}
+        self.total: dict[str, NDArray[np.int64]] = {}
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Add one client's checked reply."""
+        for part in parts:
+            if self.declared[part.name].how != "sum":
+                continue
+            a = part.array()
+            if a.dtype.kind == "f":
+                a = np.rint(a * np.float64(self.scale[part.name])).astype(np.int64)
+            if part.name in self.total:  # bits and counts are integers already
+                self.total[part.name] += a
+            else:
+                self.total[part.name] = a.astype(np.int64)
+
+    def sums(self, clients: int) -> Sums:
+        """All sums as numbers again."""
+        values = {}
+        for name, total in self.total.items():
+            scale = self.scale[name] if self.declared[name].codec.startswith("float") else 1.0
+            values[name] = total / np.float64(scale)
+        return Sums(values, clients)
+
+
+class InTurn:
+    """Hands on `each` parts in the order of the clients, in whatever order they arrive; they wait encoded."""
+
+    def __init__(self, order: Iterable[str], declared: Mapping[str, Declared]) -> None:
+        self.order = list(order)
+        self.names = {name for name, d in declared.items() if d.how == "each"}
+        self.waiting: dict[str, tuple[Part, ...] | None] = {}
+
+    def put(self, client: str, parts: tuple[Part, ...] | None) -> Iterator[tuple[str, dict[str, Array]]]:
+        """Take one client's reply, or None for a failure, and give all whose turn has come."""
+        if not self.names:
+            return
+        self.waiting[client] = parts and tuple(p for p in parts if p.name in self.names)
+        while self.order and self.order[0] in self.waiting:
+            name = self.order.pop(0)
+            ready = self.waiting.pop(name)
+            if ready is not None:
+                yield name, {p.name: p.array() for p in ready}
+
+
+def relays_of(client: str, parts: Iterable[Part], recipients: Collection[str]) -> list[Relay]:
+    """A reply's parts for other clients; those for nobody we know are dropped."""
+    return [
+        {"from": client, "to": p.peer, "name": p.name, "codec": p.codec, "shape": list(p.shape), "payload": p.payload}
+        for p in parts
+        if p.peer in recipients
+    ]
+
+
+def still_under_way(old: list[Relay], new: list[Relay], answered: Collection[str]) -> list[Relay]:
+    """New relays, and old ones whose recipient has not answered since, unless the sender has a newer one for it."""
+    newer = {(r["from"], r["to"], r["name"]) for r in new}
+    kept = [r for r in old if r["to"] not in answered and (r["from"], r["to"], r["name"]) not in newer]
+    return sorted(kept + new, key=lambda r: (r["to"], r["from"], r["name"]))
+
+
+def as_part(relay: Relay) -> Part:
+    """A relayed part as its recipient gets it: `peer` is now who sent it."""
+    return Part(relay["name"], relay["codec"], tuple(relay["shape"]), relay["payload"], relay["from"])

@@ -1,0 +1,161 @@
+"""From settings to a run that is ready to go; nothing is written here, so whatever is refused costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitrail import config
+from vitrail import state as store
+from vitrail.config import Settings
+from vitrail.data import from_torch, partition
+from vitrail.data import load as load_data
+from vitrail.data.partitions import Partition
+from vitrail.data.pictures import Dataset
+from vitrail.errors import VitrailError
+from vitrail.folder import Folder
+from vitrail.methods.base import Method, Task
+from vitrail.nets.features import TRAINED_ON, choose_features, load_features
+from vitrail.rng import Rng
+from vitrail.wire.message import digest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is ready to go: settings, data, who holds what, and the method."""
+
+    settings: Settings
+    data: Dataset
+    partition: Partition
+    method: Method
+    id: bytes
+    folder: Folder
+    start: store.State | None
+    notes: tuple[str, ...]  # what a person should know before it starts
+
+    @property
+    def clients(self) -> list[str]:
+        """The clients that hold pictures; the others sit out."""
+        return [name for name, held in zip(self.partition.names, self.partition.indices, strict=True) if len(held)]
+
+    @property
+    def empty(self) -> list[str]:
+        """The clients that a partition left without pictures."""
+        return [name for name, held in zip(self.partition.names, self.partition.indices, strict=True) if not len(held)]
+
+
+def prepare(settings: Settings, given: Any = None) -> Plan:
+    """Load the data, divide it, and build the method."""
+    data = _data(settings, given)
+    settings = _complete(settings, data)
+    rng = Rng((settings.seed,)).child("partition").numpy()
+    shares = partition(settings.partition, data, settings.clients, rng, settings.server_share)
+    notes = []
+    labelled = settings.labels == "auto" and data.train.labels is not None
+    if labelled and settings.partition == "folders" and data.classes == data.groups:
+        labelled = False
+        notes.append("each sub-folder is a client, and none has sub-folders for labels: trained without labels")
+    if not labelled:
+        data = replace(data, train=data.train.without_labels(), test=data.test.without_labels(), classes=())
+    for name in shares.names:
+        if len(name.encode(errors="surrogateescape")) > 255 or not _is_text(name):
+            raise VitrailError(
+                f"the client name {name[:40]!r} is longer than 255 bytes or not UTF-8; rename its folder"
+            )
+
+    task = Task(data.shape, len(data.classes), settings.rounds, len(shares.names), data.name, _device(settings.device))
+    method = config.build_method(settings, task)
+    start, start_digest = _earlier(settings)
+    run = config.identity(settings, data.train.digest(), start_digest)
+    psi = getattr(settings, "features", "")
+    if psi:
+        load_features(psi)  # what is missing shows here, not in every client
+        if psi_saw(psi, data.name):
+            notes.append(f"features={psi} were trained on this very data: call no such run private")
+    plan = Plan(settings, data, shares, method, run, Folder(Path(settings.out)), start, tuple(notes))
+    _check(plan)
+    return plan
+
+
+def _data(s: Settings, given: Any) -> Dataset:
+    if given is None:
+        if s.data == config.GIVEN:
+            raise VitrailError("this run was given its data from Python; hand the same data over again with data=")
+        return load_data(s.data, size=s.size, held_out=s.held_out)
+    data = given if isinstance(given, Dataset) else from_torch(given, size=s.size, held_out=s.held_out)
+    if s.size not in (None, data.shape[1]):
+        raise VitrailError(f"size={s.size}, but the given data is {data.shape[1]} pixels wide; leave size out")
+    return data
+
+
+def _complete(s: Settings, data: Dataset) -> Settings:
+    """What follows from the data: its size, the features that have not seen it, one client for each sub-folder."""
+    found: dict[str, Any] = {"size": data.shape[1]}
+    if getattr(s, "features", "") == "auto":
+        found["features"] = choose_features(data.name)
+    if s.partition == "folders" and "clients" not in s.model_fields_set and data.groups:
+        found["clients"] = len(data.groups)
+    return s.model_copy(update=found)
+
+
+def _check(plan: Plan) -> None:
+    s = plan.settings
+    if not plan.clients:
+        raise VitrailError(
+            f"partition={s.partition}: no client holds a picture; use fewer clients or another partition"
+        )
+    asked = min(s.per_round or len(plan.clients), len(plan.clients))
+    if s.quorum > asked:
+        raise VitrailError(f"quorum={s.quorum}: only {asked} clients that hold pictures are asked in a round; lower it")
+    plan.method.declares()  # a network that cannot be built for these pictures shows here
+    if plan.start is not None:
+        plan.method.server_init(Rng((s.seed,)), None, plan.start)  # so does a start that does not fit
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def psi_saw(features: str, data: str) -> bool:
+    """Whether a feature network was trained on the data it is used on, as far as the data's name tells.
+
+    >>> psi_saw("vitrail-fashion", "hf:zalando/fashion_mnist"), psi_saw("vitrail-fashion", "mnist")
+    (True, False)
+    """
+    plain = data.lower().replace("-", "").replace("_", "")
+    words = {"fashion-mnist": ("fashion", "fmnist"), "cifar10": ("cifar", "cinic"), "imagenet": ("imagenet",)}
+    return any(word in plain for word in words[TRAINED_ON[features]])
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.ones(1, device=name).item()
+    except (RuntimeError, AssertionError) as e:
+        says = str(e).splitlines()[0]
+        raise VitrailError(f"device={name}: torch cannot use it here ({says}); set device=auto") from e
+    return name
+
+
+def _earlier(s: Settings) -> tuple[store.State | None, str]:
+    """The server's state where `from` ended, and a name for its content."""
+    if s.start is None:
+        return None, ""
+    place = Folder(Path(s.start))
+    if not place.checkpoint.exists():
+        raise VitrailError(
+            f"from={s.start}: there is no checkpoint; give the folder of a run that has finished a round"
+        )
+    was = config.resolve(str(place.settings), {}).method
+    if was != s.method:
+        raise VitrailError(f"from={s.start}: that run is of method {was}, this one of {s.method}; take one of the same")
+    state: store.State = store.load(place.checkpoint)["federation"]["server"]
+    return state, digest(place.checkpoint.read_bytes()).hex()

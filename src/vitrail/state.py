@@ -6,6 +6,8 @@ import json
 import math
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +26,21 @@ _TREE = "vitrail"  # the metadata key that holds the tree's shape
 def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
     """Split a tree into its arrays and a JSON text that says where each belongs."""
     tensors: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
 
     def keep(kind: str, tensor: torch.Tensor) -> dict[str, str]:
-        name = str(len(tensors))
-        tensors[name] = tensor.detach().to("cpu").clone(memory_format=torch.contiguous_format)
+        name, tensor = str(len(tensors)), tensor.detach().to("cpu").contiguous()
+        if tensor.data_ptr() in seen:
+            tensor = tensor.clone()  # the file format knows no array under two names
+        seen.add(tensor.data_ptr())
+        tensors[name] = tensor
         return {kind: name}
 
     def walk(node: Tree, path: str) -> Tree:
         if isinstance(node, torch.Tensor):
             return keep("tensor", node)
         if isinstance(node, np.ndarray):
-            return keep("array", torch.from_numpy(np.array(node, order="C")))
+            return keep("array", torch.from_numpy(np.require(node, requirements=["C", "W"])))
         if isinstance(node, bytes):
             return keep("bytes", torch.from_numpy(np.frombuffer(node, np.uint8).copy()))
         if isinstance(node, dict):
@@ -90,32 +96,45 @@ def finite(tree: Tree) -> bool:
     return not isinstance(tree, float) or math.isfinite(tree)
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Replace a file by new content such that a reader, or a crash, sees the old or the new, never a mixture."""
+@contextmanager
+def replacing(path: Path, mode: int) -> Iterator[Path]:
+    """A new file to be filled, which then takes the place of another.
+
+    A reader, a crash or a power cut leaves the old or the new, never a mixture.
+    """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            yield part
+            os.fsync(handle)
+        finally:
+            os.close(handle)
         os.replace(part, path)
         folder = os.open(path.parent, os.O_RDONLY)  # the new name, too, must outlive a power cut
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
-    except OSError as e:
+    except (OSError, SafetensorError) as e:
+        why = e.strerror if isinstance(e, OSError) else e
+        raise VitrailError(f"cannot write {path}: {why}; free some space or choose another place") from e
+    finally:
         part.unlink(missing_ok=True)
-        raise VitrailError(
-            f"cannot write {path}: {e.strerror}; free some space or choose another folder with out="
-        ) from e
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace a file's content as a whole."""
+    with replacing(path, mode) as part:
+        part.write_bytes(data)
 
 
 def save(path: Path, tree: Tree, *, private: bool = False) -> None:
     """Write a tree; a private one is readable by its owner alone."""
     tensors, skeleton = pack(tree)
-    data = safetensors.torch.save(tensors, {_TREE: skeleton})  # one key only: the library writes several in any order
-    write_atomically(path, data, 0o600 if private else 0o644)
+    with replacing(path, 0o600 if private else 0o644) as part:
+        # one key of metadata only: the library writes several in any order
+        safetensors.torch.save_file(tensors, part, {_TREE: skeleton})
 
 
 def load(path: Path) -> Tree:

@@ -26,7 +26,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.errors import VitrailError
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
-from vitrail.nets.flat import from_vector, to_vector
+from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.nets.moments import to_float
 from vitrail.rng import Rng
 from vitrail.state import State
@@ -83,8 +83,9 @@ class FedGan(Simple):
         )
 
     def declares(self) -> Mapping[str, Declared]:
-        nets = self.nets()
-        parts = {name: Declared("sum", self.wire, to_vector(nets[name]).size) for name in self.uploaded}
+        with torch.device("meta"):
+            nets = self.nets()
+        parts = {name: Declared("sum", self.wire, vector_size(nets[name])) for name in self.uploaded}
         one = Declared("sum", "float32", 1)
         return {**parts, "weight": Declared("sum", "float32", 1, least=0), "metric.loss_g": one, "metric.loss_d": one}
 

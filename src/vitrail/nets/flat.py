@@ -21,6 +21,11 @@ def to_vector(net: nn.Module) -> NDArray[np.float32]:
     return torch.cat([t.detach().flatten().float().cpu() for t in _floats(net)]).numpy()
 
 
+def vector_size(net: nn.Module) -> int:
+    """The length of a network's vector; a network on the meta device will do."""
+    return sum(t.numel() for t in _floats(net))
+
+
 def from_vector(net: nn.Module, vector: NDArray[np.float32]) -> nn.Module:
     """Put a vector made by `to_vector` back."""
     tensors = _floats(net)

@@ -46,7 +46,7 @@ def run(
     ],
     overrides: Overrides = None,
 ) -> None:
-    """Train a generator.
+    """Train a generator: METHOD is one of `vitrail list`, FILE.toml a settings file, KEY=VALUE changes a setting.
 
     `vitrail run prism` uses embedded digits and ten clients.
 
@@ -69,7 +69,7 @@ def resume(
     folder: Annotated[str, typer.Argument(help="the folder of an interrupted run")],
     workers: Annotated[int | None, typer.Option(min=1, help="processes that train clients")] = None,
 ) -> None:
-    """Go on with a run that was interrupted; its result has the bits of one that was not."""
+    """Go on with the run in FOLDER after an interruption; its result has the bits of one that had none."""
     from vitrail.run import resume as go_on
 
     _watched(lambda watch: go_on(folder, workers=workers, watch=watch))
@@ -104,7 +104,7 @@ def sample(
         str, typer.Option("-o", "--out", help="grid.png, or data.npz for arrays (images, labels)")
     ] = "grid.png",
 ) -> None:
-    """Draw pictures from a trained generator."""
+    """Draw pictures from a trained generator: MODEL is a model file or a run's folder."""
     from pathlib import Path
 
     from vitrail.artifact import load
@@ -136,7 +136,7 @@ def sample(
 def list_(
     method: Annotated[str | None, typer.Argument(help="a method, to see its settings")] = None,
 ) -> None:
-    """Methods, data and partitions, one line each; or a method's settings."""
+    """Methods, data and partitions, one line each; or all settings of METHOD."""
     from rich.console import Console
     from rich.table import Table
 
@@ -178,7 +178,7 @@ def partition(
     out: Annotated[str, typer.Argument(help="the picture to write, such as partition.png")],
     overrides: Overrides = None,
 ) -> None:
-    """Draw who would hold which pictures, without training: clients x classes.
+    """Draw who would hold which pictures into the picture OUT, without training: clients x classes.
 
     `vitrail partition p.png data=mnist clients=20 partition=dirichlet:0.1 seed=3`
     """

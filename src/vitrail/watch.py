@@ -50,7 +50,7 @@ class Terminal:
             TextColumn("{task.fields[news]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
         )

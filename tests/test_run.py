@@ -80,6 +80,7 @@ def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(metho
             continue
         vitrail.resume(out)
         assert equal(result(out), expected), f"killed {when} write {call}"
+        assert not list(out.rglob("*.part"))
     assert call > 3 * 3 + 3  # every client's and every checkpoint's write was hit
 
 

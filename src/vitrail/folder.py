@@ -107,6 +107,8 @@ class Folder:
 
     def rewind(self, round_: int) -> None:
         """Forget what was logged of rounds that a checkpoint does not have."""
+        for torn in self.path.rglob(".*.part"):  # files that a kill left half written
+            torn.unlink(missing_ok=True)
         kept = [json.dumps(row) + "\n" for row in self.rows() if row["round"] < round_]
         if self.metrics.exists():
             write_atomically(self.metrics, "".join(kept).encode())

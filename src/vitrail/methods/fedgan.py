@@ -32,7 +32,7 @@ from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire.message import NO_BASE, digest
 
-UNIT = 1000  # weights count thousands of pictures, so that weighted values still fit float16
+UNIT = 100  # weights count hundreds of pictures, so that weighted values fit float16 for few and for many
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class FedGan(Simple):
     weights: Annotated[Literal["examples", "uniform"], Field(description="how much a client counts")] = "examples"
     wire: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"
 
-    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 30}
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
 
     def nets(self) -> dict[str, nn.Module]:
         """G and D, not yet initialised."""

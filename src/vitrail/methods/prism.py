@@ -4,9 +4,11 @@ Seo, Han, Yoo; ICLR 2025. Here in its plain form (PRISM-0): every party builds t
 one seed; clients learn scores s for a mask over it by matching feature moments (Eq. 1), and upload one binary mask;
 the server averages masks into θ.
 
-What differs from the paper, and why: real moments are computed once per client (they never change); the fakes'
-moments are smoothed by an exponential average; with labels, moments are matched per class; the learning rate falls
-along a cosine (schedule="constant" is the paper's).
+What differs from the paper, and why (docs/results.md has the figures): real moments are computed once per client, as
+they never change; the fakes' moments are smoothed by an exponential average; with labels, moments are matched per
+class; uploaded masks are drawn jointly (sampling="independent" is the paper's), because K independent draws carry θ
+away at every round; scores start wider and move faster, and the learning rate falls along a cosine (score_std=1, lr=0.1
+and schedule="constant" are the paper's); the stored mask is θ > 1/2 (final_mask="sample" is the paper's).
 """
 
 from __future__ import annotations

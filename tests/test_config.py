@@ -4,9 +4,10 @@ import tomllib
 
 import pytest
 
-from vitrail.config import BadSettings, identity, parse_override, resolve, settings_model, to_toml
+from vitrail.config import identity, parse_override, resolve, settings_model, to_toml
 from vitrail.errors import VitrailError
 from vitrail.methods import METHODS
+from vitrail.problems import BadSettings
 
 
 def problems(what, **values):

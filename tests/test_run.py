@@ -16,6 +16,7 @@ from vitrail.data import from_arrays
 from vitrail.errors import Malformed, VitrailError
 from vitrail.folder import Folder
 from vitrail.plan import prepare
+from vitrail.problems import GIVEN
 from vitrail.rng import Rng
 from vitrail.run import Nobody
 from vitrail.state import load
@@ -283,7 +284,7 @@ def test_the_choice_of_features_stands_in_the_settings_file(unbroken):
 
 def test_features_trained_on_the_data_itself_are_pointed_out():
     given = from_arrays(digits().train.pixels[:40], digits().train.labels[:40], name="my fashion_mnist", size=8)
-    settings = {"data": config.GIVEN, "clients": 2, "out": "x"}
+    settings = {"data": GIVEN, "clients": 2, "out": "x"}
     assert any(
         "this very data" in n
         for n in prepare(config.resolve("prism", {**settings, "features": "vitrail-fashion"}), given).notes

@@ -17,6 +17,7 @@ from vitrail.errors import VitrailError
 from vitrail.folder import Folder
 from vitrail.methods.base import Method, Task
 from vitrail.nets.features import TRAINED_ON, choose_features, load_features
+from vitrail.problems import GIVEN
 from vitrail.rng import Rng
 from vitrail.wire.message import digest
 
@@ -80,7 +81,7 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
 
 def _data(s: Settings, given: Any) -> Dataset:
     if given is None:
-        if s.data == config.GIVEN:
+        if s.data == GIVEN:
             raise VitrailError("this run was given its data from Python; hand the same data over again with data=")
         return load_data(s.data, size=s.size, held_out=s.held_out)
     data = given if isinstance(given, Dataset) else from_torch(given, size=s.size, held_out=s.held_out)

@@ -22,6 +22,7 @@ from vitrail.errors import VitrailError
 from vitrail.folder import Folder, new_folder
 from vitrail.nets.features import TRAINED_ON
 from vitrail.plan import Plan, prepare
+from vitrail.problems import GIVEN
 from vitrail.rng import Rng
 
 VOID_LIMIT = 3  # rounds in a row that change nothing, after which a run stops
@@ -69,7 +70,7 @@ def train(method: str, *, data: Any = None, watch: Watch | None = None, **settin
         settings["from"] = settings.pop("start")
     if data is None or isinstance(data, str):
         return begin(config.resolve(method, settings | ({} if data is None else {"data": data})), None, watch)
-    return begin(config.resolve(method, settings | {"data": config.GIVEN}), data, watch)
+    return begin(config.resolve(method, settings | {"data": GIVEN}), data, watch)
 
 
 def begin(settings: Settings, data: Any = None, watch: Watch | None = None) -> Run:

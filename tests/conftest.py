@@ -1,7 +1,6 @@
 """What all tests share: a home of their own, one torch thread, and no silent skips where CI says so."""
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,15 +17,6 @@ def _own_home(tmp_path_factory):
         del os.environ["VITRAIL_HOME"]
     else:
         os.environ["VITRAIL_HOME"] = before
-
-
-def pytest_collection_modifyitems(items):
-    """`assets` marks a test that needs real files; without them it says so."""
-    folder = os.environ.get("VITRAIL_ASSETS")
-    if not folder or not Path(folder).is_dir():
-        for item in items:
-            if "assets" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="VITRAIL_ASSETS names no folder with the real files"))
 
 
 def pytest_sessionfinish(session):

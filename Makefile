@@ -27,10 +27,16 @@ clean:           ## remove the virtual environment and caches (runs stay)
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
+define installing
+@echo "installing packages into $(VENV); this takes a minute or two, once"
+endef
+
 $(VENV)/.ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(installing)
 	$(PIP) install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(installing)
 	$(PIP) install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.ready

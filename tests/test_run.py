@@ -277,6 +277,19 @@ def test_sub_folders_are_clients_without_saying_how_many(tmp_path):
     assert any("without labels" in note for note in plan.notes)
 
 
+def test_what_looks_like_a_misunderstanding_is_pointed_out(tmp_path):
+    for client in ("north", "south"):
+        for label in ("ct", "xray"):
+            (tmp_path / "d" / client / label).mkdir(parents=True)
+            for i in range(5):
+                deep = digits().train.pixels[i, 0].astype(np.uint16) * 15  # 12 bits in a 16-bit file
+                Image.fromarray(deep).save(tmp_path / "d" / client / label / f"{i}.png")
+    notes = prepare(config.resolve("prism", {"data": f"folder:{tmp_path / 'd'}", "clients": 2, "out": "x"})).notes
+    assert any("partition=folders" in n for n in notes)
+    assert any("nearly black" in n for n in notes)
+    assert not prepare(config.resolve("prism", {**TINY, "out": "x"})).notes
+
+
 def test_the_choice_of_features_stands_in_the_settings_file(unbroken):
     assert 'features = "vitrail-fashion"' in (unbroken["prism"] / "settings.toml").read_text()
     assert vitrail.load(unbroken["prism"]).about["features"] == "vitrail-fashion, trained on fashion-mnist"

@@ -47,7 +47,8 @@ class Generator:
             label = self.classes.index(label)
         y = torch.as_tensor(label, dtype=torch.int64).expand(n) if np.ndim(label) == 0 else torch.as_tensor(label)
         if y.shape != (n,) or not ((y >= 0) & (y < len(self.classes))).all():
-            raise VitrailError(f"labels must be {n} numbers from 0 to {len(self.classes) - 1}, these are {label!r}")
+            known = f"0 to {len(self.classes) - 1}: {', '.join(self.classes)}"
+            raise VitrailError(f"label {label!r} is not known, or not one for each of {n} pictures; there are {known}")
         return y
 
     @property

@@ -52,7 +52,7 @@ def run(
 
     `vitrail run fedgan data=mnist clients=6 partition=skew:0.7 sync=g seed=1 out=runs/skewed`
 
-    `vitrail run prism data=folder:pictures partition=folders` takes your own: sub-folders are clients.
+    `vitrail run prism data=folder:hospitals partition=folders` takes your own: hospitals/CLIENT/LABEL/*.png
 
     `vitrail run runs/skewed/settings.toml out=runs/again` repeats a run to the bit. `vitrail list METHOD` shows every
     setting with its default.

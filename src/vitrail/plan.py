@@ -52,7 +52,7 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
     settings = _complete(settings, data)
     rng = Rng((settings.seed,)).child("partition").numpy()
     shares = partition(settings.partition, data, settings.clients, rng, settings.server_share)
-    notes = []
+    notes = _notes(settings, data)
     labelled = settings.labels == "auto" and data.train.labels is not None
     if labelled and settings.partition == "folders" and data.classes == data.groups:
         labelled = False
@@ -86,8 +86,26 @@ def _data(s: Settings, given: Any) -> Dataset:
         return load_data(s.data, size=s.size, held_out=s.held_out)
     data = given if isinstance(given, Dataset) else from_torch(given, size=s.size, held_out=s.held_out)
     if s.size not in (None, data.shape[1]):
-        raise VitrailError(f"size={s.size}, but the given data is {data.shape[1]} pixels wide; leave size out")
+        width = data.shape[1]
+        raise VitrailError(
+            f"size={s.size}, but the given data is {width} pixels wide; give size to from_arrays instead"
+        )
     return data
+
+
+def _notes(s: Settings, data: Dataset) -> list[str]:
+    """What looks like a misunderstanding."""
+    notes = []
+    if data.groups and data.groups != data.classes and s.partition != "folders":
+        notes.append(
+            f"{len(data.groups)} first-level sub-folders are not taken as clients; partition=folders does that"
+        )
+    if (brightest := int(data.train.pixels.max())) < 32:
+        notes.append(
+            f"the brightest of all pixels is {brightest} of 255, so pictures are nearly black; "
+            "12-bit values in 16-bit files must be rescaled to the full range first"
+        )
+    return notes
 
 
 def _complete(s: Settings, data: Dataset) -> Settings:

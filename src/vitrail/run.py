@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,8 +51,8 @@ class Run:
     """A finished run."""
 
     folder: Path
-    settings: Settings
-    rows: Sequence[dict[str, Any]]
+    settings: Settings = field(repr=False)
+    rows: Sequence[dict[str, Any]] = field(repr=False)
 
     @property
     def generator(self) -> Generator:
@@ -60,12 +60,18 @@ class Run:
         return load(self.folder)
 
 
-def train(method: str, *, data: Any = None, watch: Watch | None = None, **settings: Any) -> Run:
+def train(method: str, *, data: Any = None, progress: bool = False, watch: Watch | None = None, **settings: Any) -> Run:
     """Train a method, or repeat a settings file, and return the run.
 
-    `data` is a source's name, a `vitrail.data.Dataset`, or any torch Dataset of pictures. `from` is a word of Python:
-    write `start=` here.
+    `data` is a source's name, a `vitrail.data.Dataset`, or any torch Dataset of pictures. `progress` shows what the
+    command line shows. `from` is a word of Python: write `start=` here.
     """
+    if progress and watch is None:
+        from rich.console import Console
+
+        from vitrail.watch import Terminal
+
+        watch = Terminal(Console(highlight=False))
     if "start" in settings:
         settings["from"] = settings.pop("start")
     if data is None or isinstance(data, str):

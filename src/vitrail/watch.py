@@ -35,6 +35,11 @@ def size(n: float) -> str:
     raise AssertionError
 
 
+def _short(value: float) -> str:
+    """A loss in few letters, whatever its size."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 class Terminal:
     """Watches a run on a console."""
 
@@ -74,7 +79,8 @@ class Terminal:
             few = ", ".join(plan.empty[:5]) + (", ..." if len(plan.empty) > 5 else "")
             self.console.print(f"[yellow]{len(plan.empty)} clients hold no picture and sit out: {escape(few)}[/yellow]")
         self.console.print(
-            f"[dim]{escape(str(plan.folder.path))}/[/dim]" + (f" goes on after round {done}" if done else "")
+            f"[dim]{escape(str(plan.folder.path))}/[/dim]"
+            + ("" if not done else " is finished" if done == s.rounds else f" goes on after round {done}")
         )
         for row in plan.folder.rows():
             self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
@@ -89,7 +95,7 @@ class Terminal:
     def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
         """A round is over."""
         self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
-        metrics = " ".join(f"{k} {v:.4g}" for k, v in outcome.metrics.items())
+        metrics = " ".join(f"{k} {_short(v)}" for k, v in outcome.metrics.items())
         news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
         self.progress.update(self.task, advance=1, news=news)
         if not self.console.is_terminal:
@@ -110,9 +116,10 @@ class Terminal:
         """Say where everything is."""
         self.stop()
         model = run.folder / "model.safetensors"
-        rounds, clients = len(run.rows), max((r["answered"] for r in run.rows), default=0)
-        self.console.print(f"\n[bold green]done[/bold green]: {rounds} rounds, up to {clients} clients")
-        self.console.print(f"  sent up {size(self.up)}, down {size(self.down)}; counted as encoded")
+        clients = len({client for row in run.rows for client in row["down"]})
+        each = f"{size(self.up / max(clients, 1))} up and {size(self.down / max(clients, 1))} down a client"
+        self.console.print(f"\n[bold green]done[/bold green]: rounds {len(run.rows)}, clients {clients}")
+        self.console.print(f"  sent    {size(self.up)} up, {size(self.down)} down in all; {each}")
         self.console.print(f"  model   {escape(str(model))} ({size(model.stat().st_size)})")
         self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")
         self.console.print("  privacy: not private (nothing was noised)")

@@ -257,6 +257,8 @@ def test_a_run_in_which_nobody_answered_has_no_model(tmp_path):
     with pytest.raises(VitrailError, match="no round changed the model"):
         tiny("fedgan", tmp_path / "x", dropout=0.999999, rounds=2)
     assert not (tmp_path / "x" / "model.safetensors").exists()
+    with pytest.raises(VitrailError, match=r"metrics\.jsonl"):
+        vitrail.resume(tmp_path / "x")
 
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path):

@@ -76,11 +76,9 @@ def resume(
 
 
 def _watched(work: Any) -> None:
-    from rich.console import Console
-
     from vitrail.watch import Terminal
 
-    watch = Terminal(Console(highlight=False))
+    watch = Terminal()
     try:
         work(watch)
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -87,9 +86,7 @@ def resolve(what: str, overrides: Mapping[str, Any]) -> Settings:
     try:
         model = settings_model(str(method))
     except VitrailError as e:
-        near = difflib.get_close_matches(str(method), METHODS, 1)
-        remedy = f"not a method; did you mean {near[0]}?" if near else f"not a method; known are {', '.join(METHODS)}"
-        problems.append(Problem("method", method, remedy if method not in METHODS else str(e)))
+        problems.append(Problem("method", method, str(e)))
         model = Settings
     known = {f.alias or name: name for name, f in model.model_fields.items()}
     good: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from vitrail.data.pictures import Dataset
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
 from vitrail.methods.base import Method, Task
-from vitrail.nets.features import TRAINED_ON, choose_features, load_features
+from vitrail.nets.features import choose_features, load_features, saw
 from vitrail.problems import GIVEN
 from vitrail.rng import Rng
 from vitrail.wire.message import digest
@@ -72,7 +72,7 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
     psi = getattr(settings, "features", "")
     if psi:
         load_features(psi)  # what is missing shows here, not in every client
-        if psi_saw(psi, data.name):
+        if saw(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
     plan = Plan(settings, data, shares, method, run, Folder(Path(settings.out)), start, tuple(notes))
     _check(plan)
@@ -138,17 +138,6 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def psi_saw(features: str, data: str) -> bool:
-    """Whether a feature network was trained on the data it is used on, as far as the data's name tells.
-
-    >>> psi_saw("vitrail-fashion", "hf:zalando/fashion_mnist"), psi_saw("vitrail-fashion", "mnist")
-    (True, False)
-    """
-    plain = data.lower().replace("-", "").replace("_", "")
-    words = {"fashion-mnist": ("fashion", "fmnist"), "cifar10": ("cifar", "cinic"), "imagenet": ("imagenet",)}
-    return any(word in plain for word in words[TRAINED_ON[features]])
 
 
 def _device(name: str) -> str:

@@ -67,11 +67,9 @@ def train(method: str, *, data: Any = None, progress: bool = False, watch: Watch
     command line shows. `from` is a word of Python: write `start=` here.
     """
     if progress and watch is None:
-        from rich.console import Console
-
         from vitrail.watch import Terminal
 
-        watch = Terminal(Console(highlight=False))
+        watch = Terminal()
     if "start" in settings:
         settings["from"] = settings.pop("start")
     if data is None or isinstance(data, str):
@@ -137,7 +135,8 @@ def _go(plan: Plan, watch: Watch) -> Run:
                 )
         if not closed:
             raise VitrailError(
-                f"no round changed the model, so there is none to keep: {outcome.void}{_reasons(outcome)}"
+                f"no round changed the model, so there is none to keep; {folder.metrics} says who was left out, why: "
+                f"mend that, then repeat the run with `vitrail run {folder.settings} out=...`"
             )
         _finish(plan, fed)
     run = Run(folder.path, s, folder.rows())

@@ -43,8 +43,8 @@ def _short(value: float) -> str:
 class Terminal:
     """Watches a run on a console."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self) -> None:
+        self.console = console = Console(highlight=False)
         self.up = self.down = 0
         self.folder: Path | None = None  # known once a run has begun
         self.progress = Progress(

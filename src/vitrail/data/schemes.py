@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.pictures import Dataset
-from vitrail.data.specs import PartitionSpec, nearest
-from vitrail.errors import VitrailError
+from vitrail.data.specs import PartitionSpec
+from vitrail.errors import VitrailError, nearest
 
 Indices = NDArray[np.int64]
 

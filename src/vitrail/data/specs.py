@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vitrail.data.catalog import PARTITIONS, SOURCES
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, nearest
 
 CIFAR_BATCHES = (1, 2, 3, 4, 5)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A half-sentence that names the nearest known word, or all of them when none is near.
-
-    >>> nearest("minst", ["mnist", "svhn"])
-    'did you mean mnist?'
-    >>> nearest("x", ["mnist", "svhn"])
-    'known are mnist, svhn'
-    """
-    known = list(known)
-    lower = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
-    return f"did you mean {lower[close[0]]}?" if close else f"known are {', '.join(known)}"
 
 
 def _forms(catalog: dict[str, str]) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitrail.artifact import Generator
 from vitrail.data.pictures import Pictures
+from vitrail.errors import VitrailError
 from vitrail.nets.moments import to_float
 from vitrail.rng import Rng
 
@@ -52,7 +53,7 @@ def _shift(x: Tensor, draw: torch.Generator, most: int = 2) -> Tensor:
 def train_oracle(real: Pictures, classes: int, rng: Rng, steps: int = 600, batch: int = 64) -> Oracle:
     """Train on four fifths of these pictures, measure on the last fifth."""
     if real.labels is None:
-        raise ValueError("an oracle needs labelled pictures")
+        raise VitrailError("an oracle needs labelled pictures; use data that has labels")
     order = rng.child("oracle split").numpy().permutation(len(real))
     cut = len(order) * 4 // 5
     x, y = to_float(real.pixels[order]), torch.from_numpy(real.labels[order])
@@ -78,5 +79,5 @@ def agreement(oracle: Oracle, generator: Generator, n: int = 1000, seed: int = 0
     """Share of n generated pictures that the oracle takes for what was asked."""
     asked = generator.labels(n)
     if asked is None:
-        raise ValueError("agreement needs a generator with labels")
+        raise VitrailError("agreement needs a generator with labels; train it with labels=auto on data that has some")
     return float((oracle.predict(generator.sample(n, asked, seed)) == asked).float().mean())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from typing import Any
 
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, nearest
 
 METHODS: dict[str, tuple[str, str]] = {
     "prism": (
@@ -23,9 +22,7 @@ METHODS: dict[str, tuple[str, str]] = {
 def method_class(name: str) -> type[Any]:
     """The class of a registered method."""
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(METHODS)}"
-        raise VitrailError(f"method={name!r} is not known; {hint}")
+        raise VitrailError(f"not a method; {nearest(name, METHODS)}")
     module, _, cls = METHODS[name][0].partition(":")
     found: type[Any] = getattr(import_module(module), cls)
     return found

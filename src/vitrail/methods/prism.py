@@ -93,7 +93,7 @@ class Prism(Simple):
     # -- server ---------------------------------------------------------------------------------------------------
 
     def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
-        """Only a seed: W and the first scores N(0, 1) follow from it."""
+        """Only a seed: W and the first scores N(0, score_std²) follow from it."""
         if start is None:
             return {"seed": rng.child("network").seed(), "counts": None, "clients": 0}
         if start["counts"] is None or start["counts"].shape != (self.size,):
@@ -152,7 +152,7 @@ class Prism(Simple):
         told = message.parts
         device = self.task.device
         psi, psi_digest = public_features(self.features, device)
-        net = self.net(int(told["seed"][0]))
+        net = self.net(_first(told["seed"]))
         real = self.real_moments(psi, psi_digest, data)
         present = torch.nonzero(real.share, as_tuple=True)[0].to(device)
 
@@ -192,7 +192,7 @@ class Prism(Simple):
         if self.sampling == "independent":
             return torch.rand(self.size, generator=rng.child("upload").torch())
         k, of = map(int, message.parts["stratum"])
-        common = Rng((int(message.parts["seed"][0]),)).child("strata", message.round).torch()
+        common = Rng((_first(message.parts["seed"]),)).child("strata", message.round).torch()
         return (torch.rand(self.size, generator=common) + k / of) % 1
 
     def rate(self, t: int) -> float:

@@ -143,6 +143,20 @@ def halve(y: Tensor, pool: str) -> Tensor:
     return (functional.avg_pool2d if pool == "average" else functional.max_pool2d)(y, 2, ceil_mode=True)
 
 
+# Words that tell of a data set in a source's name; CINIC-10 holds CIFAR-10's pictures.
+_WORDS = {"fashion-mnist": ("fashion", "fmnist"), "cifar10": ("cifar", "cinic"), "imagenet": ("imagenet",)}
+
+
+def saw(features: str, data_name: str) -> bool:
+    """Whether a ψ was trained on this data, as far as the data's name tells.
+
+    >>> saw("vitrail-fashion", "hf:zalando/fashion_mnist"), saw("vitrail-fashion", "mnist")
+    (True, False)
+    """
+    plain = data_name.lower().replace("-", "").replace("_", "")
+    return any(word in plain for word in _WORDS[TRAINED_ON[features]])
+
+
 def choose_features(data_name: str) -> str:
     """The ψ for a data source, never one trained on it.
 
@@ -152,12 +166,10 @@ def choose_features(data_name: str) -> str:
     >>> choose_features("mnist5k"), choose_features("fashion-mnist"), choose_features("cifar10:1")
     ('vitrail-fashion', 'vitrail-cifar', 'vitrail-fashion')
     """
-    name = data_name.lower().replace("-", "").replace("_", "")
-    fashion = any(word in name for word in ("fashion", "fmnist"))
-    cifar = any(word in name for word in ("cifar", "cinic"))  # CINIC-10 holds CIFAR-10's pictures
+    fashion, cifar = saw("vitrail-fashion", data_name), saw("vitrail-cifar", data_name)
     if fashion and cifar:
         return "vgg19"
-    colour = any(word in name for word in ("svhn", "celeb"))
+    colour = any(word in data_name.lower() for word in ("svhn", "celeb"))
     return "vitrail-cifar" if fashion or (colour and not cifar) else "vitrail-fashion"
 
 

@@ -35,7 +35,7 @@ def digits() -> Dataset:
 def quick(name: str, rounds: int = 3, clients: int = 3, **settings: Any) -> Method:
     """A registered method at test size."""
     resolved = config.resolve(name, {**QUICK.get(name, {}), "rounds": rounds, **settings})
-    return config.build_method(resolved, Task((1, 8, 8), 10, rounds, clients, "digits"))
+    return config.build_method(resolved, Task((1, 8, 8), 10, rounds, clients))
 
 
 def shares(clients: int = 3, each: int = 24) -> dict[str, np.ndarray]:

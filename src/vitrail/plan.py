@@ -65,7 +65,7 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
                 f"the client name {name[:40]!r} is longer than 255 bytes or not UTF-8; rename its folder"
             )
 
-    task = Task(data.shape, len(data.classes), settings.rounds, len(shares.names), data.name, _device(settings.device))
+    task = Task(data.shape, len(data.classes), settings.rounds, len(shares.names), _device(settings.device))
     method = config.build_method(settings, task)
     start, start_digest = _earlier(settings)
     run = config.identity(settings, data.train.digest(), start_digest)

@@ -180,13 +180,23 @@ def _row(o: Outcome, seconds: float) -> dict[str, Any]:
     }
 
 
+def _public(data: str) -> str:
+    """A data set's name without the path to it: the model file leaves this machine.
+
+    >>> _public("folder:/home/me/scans"), _public("cifar10:1")
+    ('folder:scans', 'cifar10:1')
+    """
+    kind, colon, where = data.partition(":")
+    return kind + colon + Path(where).name if kind in ("folder", "npz") else data
+
+
 def _finish(plan: Plan, fed: Federation) -> None:
     """Write what came out."""
     s, rows = plan.settings, plan.folder.rows()
     about = {
         "vitrail": __version__,
         "method": s.method,
-        "data": plan.data.name,
+        "data": _public(plan.data.name),
         "clients": len(plan.clients),
         "rounds": s.rounds,
         "seed": s.seed,

@@ -12,9 +12,6 @@ from vitrail.data.download import DownloadError, download, into_place
 from vitrail.data.official import FILES
 from vitrail.data.progress import Progress
 from vitrail.errors import Malformed, VitrailError
-from vitrail.home import home
-
-__all__ = ["ASSETS", "find", "home"]
 
 ASSETS = "VITRAIL_ASSETS"
 

@@ -29,7 +29,6 @@ class Task:
     classes: int  # 0: unlabelled
     rounds: int
     clients: int  # how many there are in all; bounds counts
-    source: str = ""  # the data's public name
     device: str = "cpu"
 
 

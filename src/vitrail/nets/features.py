@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.data.lookup import ASSETS
-from vitrail.data.lookup import home as default_home
 from vitrail.errors import Malformed, VitrailError
+from vitrail.home import home as default_home
 
 WEIGHTS = Path(__file__).parent / "weights"
 VGG19_FILE = "vgg19-dcbb9e9d.pth"  # torchvision's; its SHA-256 begins so

@@ -18,8 +18,9 @@ lint: $(VENV)/.ready-dev  ## ruff and mypy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-bench: $(VENV)/.ready-dev  ## what the engine costs, in time and memory
+bench: $(VENV)/.ready-dev  ## what the engine and an evaluation cost, in time and memory
 	$(VENV)/bin/python benchmarks/engine.py
+	$(VENV)/bin/python benchmarks/evaluation.py
 
 clean:           ## remove the virtual environment and caches (runs stay)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

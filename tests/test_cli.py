@@ -1,5 +1,6 @@
 """The command line, as a person uses it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -64,6 +65,11 @@ def test_samples_are_a_grid_or_arrays(run, tmp_path):
         (["resume", "nowhere"], "holds no run"),
         (["sample", "nowhere"], "no model at"),
         (["run", "prism", "data=npz:/nowhere.npz"], "nowhere.npz"),
+        (["evaluate", "nowhere"], "no model at"),
+        (["report", "nowhere"], "nowhere"),
+        (["compare", "nowhere.toml"], "cannot read nowhere.toml"),
+        (["compare", "rounds=3"], "nothing to compare"),
+        (["compare", "prism", "--seeds", "many"], "--seeds many"),
     ],
 )
 def test_errors_are_messages_with_remedies_not_tracebacks(words, says, tmp_path):
@@ -72,6 +78,32 @@ def test_errors_are_messages_with_remedies_not_tracebacks(words, says, tmp_path)
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_evaluation_is_printed_kept_and_in_the_report(run):
+    folder, _ = run
+    done = vitrail("evaluate", str(folder), "-n", "60", "--metrics", "fd-vitrail,pixels", "--best", "--ensemble")
+    assert done.returncode == 0, done.stderr
+    for word in (
+        "fd-vitrail",
+        "by vitrail-cifar",
+        "stored model",
+        "best round",
+        "mask ensemble",
+        "ssim",
+        "95% intervals",
+    ):
+        assert word in done.stdout.replace("\n", " ")
+    kept = json.loads((folder / "evaluation.json").read_text())
+    assert [c["file"] for c in kept["columns"]] == [f"{n}.safetensors" for n in ("model", "best", "ensemble")]
+    assert "fd-vitrail" in (folder / "report.html").read_text()
+
+
+def test_a_report_of_a_run_or_of_two(run, tmp_path):
+    folder, said = run
+    assert "report.html" in said.replace("\n", "")
+    assert vitrail("report", str(folder), "-o", str(tmp_path / "one.html")).returncode == 0
+    assert "<!DOCTYPE html>" in (tmp_path / "one.html").read_text()
 
 
 def test_sampling_refuses_what_it_cannot_do(run, tmp_path):

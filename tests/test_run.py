@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ import vitrail
 from tests.federation import digits, same
 from vitrail import config
 from vitrail.data import from_arrays
+from vitrail.data import load as load_data
 from vitrail.errors import Malformed, VitrailError
+from vitrail.evaluate.gauge import Gauge
 from vitrail.folder import Folder
 from vitrail.plan import prepare
 from vitrail.problems import GIVEN
@@ -22,6 +25,7 @@ from vitrail.run import Nobody
 from vitrail.state import load
 
 TINY = {"data": "digits", "size": 8, "clients": 3, "rounds": 3, "workers": 1, "grids": 3}
+BRIEF = {"rounds": 2, "clients": 2, "grids": 1}  # still two rounds, two clients, a grid and a best round
 SMALL = {"prism": {"local_steps": 1, "batch": 10}, "fedgan": {"width": 4, "z": 8, "batch": 256, "sync": "g"}}
 
 
@@ -32,7 +36,8 @@ def tiny(method, out, **more):
 def result(folder):
     """All that must be equal between two runs that should be the same."""
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in Folder(folder).rows()]
-    return (folder / "model.safetensors").read_bytes(), load(folder / "checkpoint.safetensors"), rows
+    models = [(folder / f"{name}.safetensors").read_bytes() for name in ("model", "best")]
+    return models, load(folder / "checkpoint.safetensors"), rows
 
 
 def equal(a, b):
@@ -65,15 +70,15 @@ def killed_at(call, when, method, out):
                 real(*paths)
 
         os.replace = deadly
-        tiny(method, out)
+        tiny(method, out, **BRIEF)
     finally:
         os._exit(0)
 
 
 @pytest.mark.parametrize("method", SMALL)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(method, when, unbroken, tmp_path):
-    expected = result(unbroken[method])
+def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(method, when, tmp_path):
+    expected = result(tiny(method, tmp_path / "unbroken", **BRIEF).folder)
     call = 0
     while killed_at(call := call + 1, when, method, out := tmp_path / str(call)):
         if not (out / "settings.toml").exists():
@@ -82,7 +87,7 @@ def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(metho
         vitrail.resume(out)
         assert equal(result(out), expected), f"killed {when} write {call}"
         assert not list(out.rglob("*.part"))
-    assert call > 3 * 3 + 3  # every client's and every checkpoint's write was hit
+    assert call > 2 * 2 + 2 + 5  # every client's and checkpoint's write was hit, and those of what came out
 
 
 class Deadly(Nobody):
@@ -131,6 +136,9 @@ def test_a_run_leaves_what_a_person_expects(unbroken):
         "samples",
         "samples.png",
         "model.safetensors",
+        "best.safetensors",
+        "ensemble.safetensors",
+        "report.html",
         "checkpoint.safetensors",
         "clients",
     }
@@ -176,7 +184,7 @@ def test_a_checkpoint_of_other_settings_is_refused(unbroken, tmp_path):
     (run.folder / "settings.toml").write_text(text.replace("seed = 0", "seed = 1"))
     with pytest.raises(VitrailError, match="other settings or other data"):
         vitrail.resume(run.folder)
-    assert (run.folder / "model.safetensors").read_bytes() == result(unbroken["fedgan"])[0]
+    assert (run.folder / "model.safetensors").read_bytes() == result(unbroken["fedgan"])[0][0]
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\xff" * len(b)])
@@ -203,7 +211,7 @@ def test_a_run_can_start_from_an_earlier_one(unbroken, tmp_path):
         earlier = load(unbroken[method] / "checkpoint.safetensors")["federation"]["server"]
         begun = prepare(run.settings).method.server_init(Rng((0,)), None, earlier)
         assert begun
-        assert all(same(value, earlier[name]) for name, value in begun.items() if name != "initial")
+        assert all(same(value, earlier[name]) for name, value in begun.items() if name not in ("initial", "told"))
         assert run.settings.start == str(unbroken[method])
 
 
@@ -346,3 +354,53 @@ def test_pictures_without_labels_train_without_labels(tmp_path):
     assert run.generator.classes == ()
     with pytest.raises(VitrailError, match="without labels"):
         run.generator.sample(3, label=1)
+
+
+def test_fd_is_measured_along_the_way_and_the_best_round_is_kept(unbroken):
+    for method, folder in unbroken.items():
+        fds = [row["fd"] for row in Folder(folder).rows()]
+        best = vitrail.load(folder / "best.safetensors")
+        assert (best.about["fd"], best.about["round"]) == (min(fds), 1 + fds.index(min(fds)))
+        ruler = best.about["ruler"]
+        assert ruler == "vitrail-cifar"
+        data = load_data("digits", size=8)
+        gauge = Gauge(data, best.about.get("trained_against", []))
+        assert gauge(best) == pytest.approx(min(fds), rel=1e-6)
+        assert gauge(vitrail.load(folder)) == pytest.approx(fds[-1], rel=1e-6), method
+
+
+def test_measuring_changes_no_bit_of_the_model_and_can_be_left_out(unbroken, tmp_path):
+    run = tiny("prism", tmp_path / "x", measure_every=0)
+    assert not (run.folder / "best.safetensors").exists()
+    assert not any("fd" in row for row in run.rows)
+    assert vitrail.load(run.folder).sample(8).equal(vitrail.load(unbroken["prism"]).sample(8))
+    rarely = tiny("fedgan", tmp_path / "y", measure_every=2)
+    assert ["fd" in row for row in rarely.rows] == [False, True, True]  # every second, and the last
+
+
+def test_what_float32_would_cost_is_counted_from_the_same_arrays(unbroken):
+    size = vitrail.load(unbroken["prism"]).net
+    elements = sum(p.numel() for p in size.parameters())
+    for t, row in enumerate(Folder(unbroken["prism"]).rows()):
+        assert row["floats_up"] == 3 * 4 * (elements + 1)  # the mask and the loss
+        sent = (elements + 1 if t else 0) + 1 + 2  # counts and their number, from the second round; seed; stratum
+        assert row["floats_down"] == 3 * 4 * sent
+
+
+def test_tensorboard_gets_every_number_and_the_grids(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tiny("fedgan", tmp_path / "x", tensorboard=True)
+    events = EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    for tag, key in (("run/loss_g", "loss_g"), ("run/fd", "fd"), ("bytes/bytes_up", "bytes_up")):
+        found = [(e.step, e.value) for e in events.Scalars(tag)]
+        assert found == [(row["round"] + 1, pytest.approx(row[key])) for row in run.rows]
+    assert [e.step for e in events.Images("samples")] == [1, 2, 3]
+
+
+def test_without_tensorboard_the_setting_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(VitrailError, match=r"pip install 'vitrail\[tensorboard\]'"):
+        tiny("fedgan", tmp_path / "x", tensorboard=True)
+    assert not (tmp_path / "x").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from vitrail.methods.base import Model
 from vitrail.rng import Rng
 
 FORMAT = 1
+BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,23 @@ class Generator:
         """How many pictures make a good page: eight of each class, or 64."""
         return 8 * len(self.classes) if 0 < len(self.classes) <= 20 else 64
 
-    @torch.no_grad()
     def sample(self, n: int = 64, label: int | str | Sequence[int] | Tensor | None = None, seed: int = 0) -> Tensor:
         """n pictures, float32 (n, channels, height, width) in [0, 1]."""
+        batches = [x for x, _ in self.batches(n, label, seed)]
+        return torch.cat(batches) if batches else torch.empty(0, *self.shape)
+
+    def batches(
+        self, n: int, label: int | str | Sequence[int] | Tensor | None = None, seed: int = 0
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The pictures of `sample` and their labels, a batch at a time: memory does not grow with their number."""
         y = self.labels(n, label)
-        z = torch.randn(n, self.z, generator=Rng((seed,)).child("sample").torch())
-        batches = [self.net(z[at : at + 256], None if y is None else y[at : at + 256]) for at in range(0, n, 256)]
-        return torch.cat(batches).add_(1).div_(2).clamp_(0, 1) if batches else torch.empty(0, *self.shape)
+        draw = Rng((seed,)).child("sample").torch()
+        for at in range(0, n, BATCH):
+            z = torch.randn(min(BATCH, n - at), self.z, generator=draw)
+            labels = None if y is None else y[at : at + BATCH]
+            with torch.no_grad():
+                x = self.net(z, labels)
+            yield x.add_(1).div_(2).clamp_(0, 1), labels
 
     def grid(
         self, path: str | Path, n: int = 64, label: int | str | Sequence[int] | None = None, seed: int = 0
@@ -82,13 +93,30 @@ def _masked(tree: dict[str, Any]) -> Any:
     if tree["mask"].dtype != np.uint8 or tree["mask"].shape != (-(-masked.size // 8),) or bits[masked.size :].any():
         raise Malformed(f"a mask of {tree['mask'].shape} bytes does not fit {masked.size} weights")
     net = masked.fix(torch.from_numpy(bits[: masked.size].astype(np.float32)))
+    return recalibrate(net, _noise(tree, masked.z))
+
+
+def _noise(tree: dict[str, Any], width: int) -> list[tuple[Tensor, ...]]:
+    """Inputs from which BatchNorm's statistics are computed: the same for everybody who has the seed."""
     draw = Rng((tree["seed"],)).child("batch statistics").torch()
     batches: list[tuple[Tensor, ...]] = []
     for _ in range(8):
-        z = torch.randn(64, masked.z, generator=draw)
+        z = torch.randn(64, width, generator=draw)
         y = torch.randint(tree["classes"], (64,), generator=draw) if tree["classes"] else None
         batches.append((z,) if y is None else (z, y))
-    return recalibrate(net, batches)
+    return batches
+
+
+def _ensemble(tree: dict[str, Any]) -> Any:
+    """seed + θ: a new mask for every batch."""
+    from vitrail.nets.generators import build
+    from vitrail.nets.masked import Ensemble
+
+    net = build(tree["generator"], tuple(tree["shape"]), tree["classes"])
+    size, theta = sum(p.numel() for p in net.parameters()), tree["theta"].float()
+    if theta.shape != (size,) or not ((theta >= 0) & (theta <= 1)).all():
+        raise Malformed(f"{tuple(theta.shape)} probabilities do not fit {size} weights")
+    return Ensemble(net, tree["seed"], theta, _noise(tree, net.z))
 
 
 def _dense(tree: dict[str, Any]) -> Any:
@@ -100,7 +128,7 @@ def _dense(tree: dict[str, Any]) -> Any:
     return net.eval()
 
 
-READERS = {"masked": _masked, "dcgan": _dense}
+READERS = {"masked": _masked, "ensemble": _ensemble, "dcgan": _dense}
 
 
 def save_model(path: Path, model: Model, classes: Sequence[str], about: dict[str, Any]) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from vitrail.cli_measuring import compare, evaluate, report
+
 app = typer.Typer(
     name="vitrail",
     help="Train one image generator over data that may not be pooled.",
@@ -130,15 +132,20 @@ def sample(
     typer.echo(f"{n} pictures in {out}")
 
 
+for verb in (evaluate, report, compare):
+    app.command()(verb)
+
+
 @app.command("list")
 def list_(
     method: Annotated[str | None, typer.Argument(help="a method, to see its settings")] = None,
 ) -> None:
-    """Methods, data and partitions, one line each; or all settings of METHOD."""
+    """Methods, data, partitions and metrics, one line each; or all settings of METHOD."""
     from rich.console import Console
     from rich.table import Table
 
     from vitrail.data.catalog import PARTITIONS, SOURCES
+    from vitrail.evaluate import FAMILIES
     from vitrail.methods import METHODS
 
     console = Console(highlight=False)
@@ -159,6 +166,7 @@ def list_(
         )
         show("data=", SOURCES)
         show("partition=", PARTITIONS)
+        show("vitrail evaluate --metrics", FAMILIES)
         return
     from vitrail.config import settings_model
 

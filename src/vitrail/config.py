@@ -49,9 +49,26 @@ class Settings(BaseModel):
     ] = "auto"
     device: Annotated[str, Field(description="torch device of the clients; auto: a GPU where there is one")] = "auto"
     grids: Annotated[int, Field(ge=0, description="how many sample grids to write along the way")] = 8
+    measure_every: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="rounds between measurements of fd; 0: none, and no best round. By default about ten in all",
+        ),
+    ] = None
+    tensorboard: Annotated[
+        bool, Field(description="write TensorBoard events too (pip install 'vitrail[tensorboard]')")
+    ] = False
 
 
-FREE = ("out", "workers", "grids", "from")  # settings that cannot change a bit, or count by their content
+FREE = (
+    "out",
+    "workers",
+    "grids",
+    "measure_every",
+    "tensorboard",
+    "from",
+)  # settings that cannot change a bit, or count by their content
 
 
 @cache
@@ -69,7 +86,7 @@ def settings_model(method: str) -> type[Settings]:
     return model
 
 
-def resolve(what: str, overrides: Mapping[str, Any]) -> Settings:
+def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
     """Settings from a method's name or a TOML file, and overrides; every problem is reported at once.
 
     >>> resolve("prism", {"clients": 4}).clients
@@ -80,7 +97,7 @@ def resolve(what: str, overrides: Mapping[str, Any]) -> Settings:
       rounds = 0: must be at least 1 (default 12)
       clints = 4: not a setting; did you mean clients?
     """
-    values = {**_start(what), **overrides}
+    values = {**(one(what) if isinstance(what, str) else what), **overrides}
     method = values.get("method", "")
     problems: list[Problem] = []
     try:
@@ -107,7 +124,16 @@ def resolve(what: str, overrides: Mapping[str, Any]) -> Settings:
     return found
 
 
-def _start(what: str) -> dict[str, Any]:
+def one(what: str) -> dict[str, Any]:
+    """What a method's name or a file of one run says."""
+    values = read(what)
+    if "runs" in values:
+        raise VitrailError(f"{what} describes several runs; `vitrail compare {what}` plays them all")
+    return values
+
+
+def read(what: str) -> dict[str, Any]:
+    """The settings of a method's name, or of a TOML file, as they stand there."""
     path = Path(what)
     if not what.endswith(".toml"):
         if path.is_dir() and (path / "settings.toml").exists():

@@ -28,6 +28,9 @@ class Folder:
     clients = property(lambda self: self.path / "clients")
     samples = property(lambda self: self.path / "samples")
     model = property(lambda self: self.path / "model.safetensors")
+    best = property(lambda self: self.path / "best.safetensors")
+    evaluation = property(lambda self: self.path / "evaluation.json")
+    report = property(lambda self: self.path / "report.html")
     partition = property(lambda self: self.path / "partition.png")
 
     def check_free(self) -> None:
@@ -121,3 +124,13 @@ def new_folder(method: str, data: str) -> Path:
     while (path := Path("runs") / f"{method}-{name}-{n}").exists():
         n += 1
     return path
+
+
+def public_name(data: str) -> str:
+    """A data set's name without the path to it: the model file leaves this machine.
+
+    >>> public_name("folder:/home/me/scans"), public_name("cifar10:1")
+    ('folder:scans', 'cifar10:1')
+    """
+    kind, colon, where = data.partition(":")
+    return kind + colon + Path(where).name if kind in ("folder", "npz") else data

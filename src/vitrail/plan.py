@@ -8,6 +8,7 @@ from typing import Any
 
 from vitrail import config
 from vitrail import state as store
+from vitrail.board import check_installed
 from vitrail.config import Settings
 from vitrail.data import from_torch, partition
 from vitrail.data import load as load_data
@@ -34,6 +35,7 @@ class Plan:
     folder: Folder
     start: store.State | None
     notes: tuple[str, ...]  # what a person should know before it starts
+    against: tuple[str, ...]  # networks that this run, or one it starts from, trains against: they may not measure it
 
     @property
     def clients(self) -> list[str]:
@@ -74,7 +76,9 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
         load_features(psi)  # what is missing shows here, not in every client
         if saw(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
-    plan = Plan(settings, data, shares, method, run, Folder(Path(settings.out)), start, tuple(notes))
+    plan = Plan(
+        settings, data, shares, method, run, Folder(Path(settings.out)), start, tuple(notes), _against(settings)
+    )
     _check(plan)
     return plan
 
@@ -127,9 +131,19 @@ def _check(plan: Plan) -> None:
     asked = min(s.per_round or len(plan.clients), len(plan.clients))
     if s.quorum > asked:
         raise VitrailError(f"quorum={s.quorum}: only {asked} clients that hold pictures are asked in a round; lower it")
+    if s.tensorboard:
+        check_installed()
     plan.method.declares()  # a network that cannot be built for these pictures shows here
     if plan.start is not None:
         plan.method.server_init(Rng((s.seed,)), None, plan.start)  # so does a start that does not fit
+
+
+def _against(s: Settings | None) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    while s is not None:
+        found |= dict.fromkeys(filter(None, [getattr(s, "features", "")]))
+        s = config.resolve(str(Folder(Path(s.start)).settings), {}) if s.start else None
+    return tuple(found)
 
 
 def _is_text(name: str) -> bool:

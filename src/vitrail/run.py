@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -14,15 +15,18 @@ import numpy as np
 from vitrail import __version__, config
 from vitrail import state as store
 from vitrail.artifact import Generator, load, open_model, save_model
+from vitrail.board import Board
 from vitrail.config import Settings
 from vitrail.data import draw_partition
 from vitrail.engines.embedded import Crew, Embedded, one_thread
 from vitrail.engines.rounds import Federation, Outcome, choose, play
 from vitrail.errors import VitrailError
-from vitrail.folder import Folder, new_folder
+from vitrail.evaluate.gauge import Gauge, gauge_for
+from vitrail.folder import Folder, new_folder, public_name
 from vitrail.nets.features import TRAINED_ON
 from vitrail.plan import Plan, prepare
 from vitrail.problems import GIVEN
+from vitrail.report import write_report
 from vitrail.rng import Rng
 
 VOID_LIMIT = 3  # rounds in a row that change nothing, after which a run stops
@@ -44,6 +48,29 @@ class Nobody:
     def during(self, outcome: Outcome) -> None: ...
     def round(self, outcome: Outcome, row: dict[str, Any]) -> None: ...
     def end(self, run: Run) -> None: ...
+
+
+class Together:
+    """Several who look on."""
+
+    def __init__(self, *watches: Watch) -> None:
+        self.watches = watches
+
+    def begin(self, plan: Plan, done: int) -> None:
+        for watch in self.watches:
+            watch.begin(plan, done)
+
+    def during(self, outcome: Outcome) -> None:
+        for watch in self.watches:
+            watch.during(outcome)
+
+    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
+        for watch in self.watches:
+            watch.round(outcome, row)
+
+    def end(self, run: Run) -> None:
+        for watch in self.watches:
+            watch.end(run)
 
 
 @dataclass(frozen=True)
@@ -105,6 +132,7 @@ def resume(
 def _go(plan: Plan, watch: Watch) -> Run:
     s, folder, method = plan.settings, plan.folder, plan.method
     rng = Rng((s.seed,))
+    watch = Together(watch, Board()) if s.tensorboard else watch
     saved = folder.load_checkpoint(plan.id)
     fed = Federation.from_tree(saved["federation"]) if saved else _first(plan, rng)
     closed, void = (saved["closed"] if saved else 0), 0  # rounds that changed the model; rounds in a row that did not
@@ -114,19 +142,21 @@ def _go(plan: Plan, watch: Watch) -> Run:
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
     workers = min(len(plan.clients), os.cpu_count() or 1) if s.workers == "auto" else int(s.workers)
     crew = Crew(method, plan.id, rng, holds, folder.clients)
-    grids = {round((i + 1) * s.rounds / s.grids) for i in range(s.grids)}
+    best: dict[str, Any] | None = saved.get("best") if saved else None
     watch.begin(plan, fed.round)
     with one_thread(), Embedded(crew, plan.data.train, workers, s.dropout) as engine:
+        gauge = gauge_for(plan.data, plan.against) if s.measure_every != 0 else None
         while fed.round < s.rounds:
             began = time.perf_counter()
             clients = choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", fed.round))
             fed, outcome = play(method, fed, plan.id, clients, engine.ask, rng, quorum=s.quorum, tell=watch.during)
             closed, void = (closed, void + 1) if outcome.void else (closed + 1, 0)
-            if fed.round in grids and closed:
-                _grid(plan, fed)
             row = _row(outcome, time.perf_counter() - began)
+            if closed:
+                row, best = _look(plan, fed, row, gauge, best)
             folder.log(row)
-            store.save(folder.checkpoint, {"run": plan.id, "federation": fed.tree(), "closed": closed}, private=True)
+            tree = {"run": plan.id, "federation": fed.tree(), "closed": closed, "best": best}
+            store.save(folder.checkpoint, tree, private=True)
             watch.round(outcome, row)
             if void >= VOID_LIMIT:
                 raise VitrailError(
@@ -138,7 +168,8 @@ def _go(plan: Plan, watch: Watch) -> Run:
                 f"no round changed the model, so there is none to keep; {folder.metrics} says who was left out, why: "
                 f"mend that, then repeat the run with `vitrail run {folder.settings} out=...`"
             )
-        _finish(plan, fed)
+        _finish(plan, fed, {"ruler": gauge.ruler} if gauge else {})
+    write_report([folder.path], folder.report)
     run = Run(folder.path, s, folder.rows())
     watch.end(run)
     return run
@@ -156,12 +187,27 @@ def _first(plan: Plan, rng: Rng) -> Federation:
     return Federation(0, plan.method.server_init(rng.child("server", "init"), data, plan.start))
 
 
-def _grid(plan: Plan, fed: Federation) -> None:
-    model = plan.method.products(fed.server).get("generator")
-    if model is not None:
-        plan.folder.samples.mkdir(exist_ok=True)
-        generator = open_model(model, plan.data.classes)
-        generator.grid(plan.folder.samples / f"round-{fed.round:04d}.png", generator.page)
+def _look(
+    plan: Plan, fed: Federation, row: dict[str, Any], gauge: Gauge | None, best: dict[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Where it is due, draw and measure what the run has made so far, and keep it if it is the best yet."""
+    s, folder = plan.settings, plan.folder
+    drawn = fed.round in {round((i + 1) * s.rounds / s.grids) for i in range(s.grids)}
+    every = s.measure_every or math.ceil(s.rounds / 10)
+    measured = gauge is not None and (fed.round % every == 0 or fed.round == s.rounds)
+    model = plan.method.products(fed.server).get("generator") if drawn or measured else None
+    if model is None:
+        return row, best
+    generator = open_model(model, plan.data.classes)
+    if drawn:
+        folder.samples.mkdir(exist_ok=True)
+        generator.grid(folder.samples / f"round-{fed.round:04d}.png", generator.page)
+    if gauge and measured and (fd := gauge(generator)) is not None:
+        row = {**row, "fd": fd}
+        if best is None or fd < best["fd"]:
+            best = {"round": fed.round, "fd": fd}
+            _keep(plan, fed, {"generator": folder.best}, [*folder.rows(), row], best | {"ruler": gauge.ruler})
+    return row, best
 
 
 def _row(o: Outcome, seconds: float) -> dict[str, Any]:
@@ -174,43 +220,48 @@ def _row(o: Outcome, seconds: float) -> dict[str, Any]:
         "void": o.void,
         "bytes_up": sum(o.up.values()),
         "bytes_down": sum(o.down.values()),
+        "floats_up": o.floats_up,
+        "floats_down": o.floats_down,
         "up": o.up,
         "down": o.down,
         **{k: float(np.float32(v)) for k, v in o.metrics.items()},
     }
 
 
-def _public(data: str) -> str:
-    """A data set's name without the path to it: the model file leaves this machine.
-
-    >>> _public("folder:/home/me/scans"), _public("cifar10:1")
-    ('folder:scans', 'cifar10:1')
-    """
-    kind, colon, where = data.partition(":")
-    return kind + colon + Path(where).name if kind in ("folder", "npz") else data
-
-
-def _finish(plan: Plan, fed: Federation) -> None:
-    """Write what came out."""
-    s, rows = plan.settings, plan.folder.rows()
+def _keep(
+    plan: Plan, fed: Federation, places: dict[str, Path], rows: Sequence[dict[str, Any]], more: dict[str, Any]
+) -> None:
+    """Write products of the method to files, with what a person should know of them."""
+    s = plan.settings
     about = {
         "vitrail": __version__,
         "method": s.method,
-        "data": _public(plan.data.name),
+        "data": public_name(plan.data.name),
         "clients": len(plan.clients),
         "rounds": s.rounds,
         "seed": s.seed,
+        "held_out": s.held_out,
         "bytes_up": sum(r["bytes_up"] for r in rows),
         "bytes_down": sum(r["bytes_down"] for r in rows),
         "privacy": "not private: nothing was noised",
     }
-    if psi := getattr(s, "features", ""):
-        about["features"] = f"{psi}, trained on {TRAINED_ON[psi]}"
+    if against := plan.against:
+        about["trained_against"] = list(against)
+        about["features"] = ", ".join(f"{psi}, trained on {TRAINED_ON[psi]}" for psi in against)
     if plan.notes:
         about["notes"] = list(plan.notes)
-    for name, model in plan.method.products(fed.server).items():
-        path = plan.folder.model if name == "generator" else plan.folder.path / f"{name}.safetensors"
-        save_model(path, model, plan.data.classes, about)
-    if plan.folder.model.exists():
-        generator = load(plan.folder.model)
-        generator.grid(plan.folder.path / "samples.png", generator.page)
+    products = plan.method.products(fed.server)
+    for name, path in places.items():
+        save_model(path, products[name], plan.data.classes, about | more)
+
+
+def _finish(plan: Plan, fed: Federation, more: dict[str, Any]) -> None:
+    """Write what came out."""
+    folder = plan.folder
+    # The model last: where it stands, all else does.
+    names = sorted(plan.method.products(fed.server), key=lambda n: n == "generator")
+    places = {n: folder.model if n == "generator" else folder.path / f"{n}.safetensors" for n in names}
+    _keep(plan, fed, places, folder.rows(), more)
+    if folder.model.exists():
+        generator = load(folder.model)
+        generator.grid(folder.path / "samples.png", generator.page)

@@ -104,23 +104,33 @@ def replacing(path: Path, mode: int) -> Iterator[Path]:
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            yield part
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        yield part
+        os.chmod(part, mode & ~_umask())  # whoever filled it may have put another file in its place
+        _sync(part)
         os.replace(part, path)
-        folder = os.open(path.parent, os.O_RDONLY)  # the new name, too, must outlive a power cut
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(path.parent)  # the new name, too, must outlive a power cut
     except (OSError, SafetensorError) as e:
         why = e.strerror if isinstance(e, OSError) else e
         raise VitrailError(f"cannot write {path}: {why}; free some space or choose another place") from e
     finally:
         part.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    """What this process lets nobody else do; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:

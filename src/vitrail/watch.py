@@ -19,25 +19,8 @@ from rich.progress import (
 from vitrail.engines.rounds import Outcome
 from vitrail.nets.features import TRAINED_ON
 from vitrail.plan import Plan
+from vitrail.report.quantities import number, size
 from vitrail.run import Run
-
-
-def size(n: float) -> str:
-    """Bytes as a person reads them.
-
-    >>> size(999), size(20_480), size(3_500_000)
-    ('999 B', '20.5 kB', '3.5 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000 or unit == "GB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    raise AssertionError
-
-
-def _short(value: float) -> str:
-    """A loss in few letters, whatever its size."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 class Terminal:
@@ -95,7 +78,8 @@ class Terminal:
     def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
         """A round is over."""
         self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
-        metrics = " ".join(f"{k} {_short(v)}" for k, v in outcome.metrics.items())
+        measured = {**outcome.metrics, **({"fd": row["fd"]} if "fd" in row else {})}
+        metrics = " ".join(f"{k} {number(v)}" for k, v in measured.items())
         news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
         self.progress.update(self.task, advance=1, news=news)
         if not self.console.is_terminal:
@@ -121,11 +105,16 @@ class Terminal:
         self.console.print(f"\n[bold green]done[/bold green]: rounds {len(run.rows)}, clients {clients}")
         self.console.print(f"  sent    {size(self.up)} up, {size(self.down)} down in all; {each}")
         self.console.print(f"  model   {escape(str(model))} ({size(model.stat().st_size)})")
+        best = min((row for row in run.rows if "fd" in row), key=lambda row: row["fd"], default=None)
+        if best:
+            kept = escape(str(run.folder / "best.safetensors"))
+            self.console.print(f"  best    {kept} (round {best['round'] + 1}, fd {number(best['fd'])})")
         self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")
+        self.console.print(f"  report  {escape(str(run.folder / 'report.html'))}")
         self.console.print("  privacy: not private (nothing was noised)")
-        self.console.print(
-            f"  more pictures: vitrail sample {escape(str(run.folder))} -n 64 -o grid.png", soft_wrap=True
-        )
+        where = escape(str(run.folder))
+        self.console.print(f"  more pictures: vitrail sample {where} -n 64 -o grid.png", soft_wrap=True)
+        self.console.print(f"  how good is it: vitrail evaluate {where}", soft_wrap=True)
 
     def stop(self) -> None:
         """Leave the terminal as it was."""

@@ -7,7 +7,7 @@ import pytest
 
 from tests.engines.toy import Toy, _next
 from tests.federation import federate, quick, same, shares
-from vitrail.engines.replies import Failure, Tally
+from vitrail.engines.replies import Failure, Taken, Tally
 from vitrail.engines.rounds import choose
 from vitrail.methods.base import Declared, Outgoing, fixed_point_scale
 from vitrail.rng import Rng
@@ -120,7 +120,7 @@ def test_sums_do_not_depend_on_their_order_and_match_exact_arithmetic():
     for order in (range(50), reversed(range(50))):
         tally = Tally(declared, clients=50)
         for i in order:
-            tally.add([make_part("x", "float32", values[i])])
+            tally.add([Taken(make_part("x", "float32", values[i]), values[i])])
         totals.append(tally.sums(50).values["x"])
     assert totals[0].tobytes() == totals[1].tobytes()
     exact = [float(sum(Fraction(float(v)) for v in column)) for column in values.T]
@@ -129,9 +129,9 @@ def test_sums_do_not_depend_on_their_order_and_match_exact_arithmetic():
 
 def test_all_clients_at_the_limit_do_not_overflow():
     tally = Tally({"x": Declared("sum", "float32", 1, limit=1000.0)}, clients=1000)
-    part = make_part("x", "float32", np.float32([1000.0]))
+    value = np.float32([1000.0])
     for _ in range(1000):
-        tally.add([part])
+        tally.add([Taken(make_part("x", "float32", value), value)])
     assert tally.sums(1000).values["x"][0] == 1e6
 
 

@@ -114,21 +114,22 @@ def test_a_client_refuses_malformed_stale_and_foreign_requests(name, unbroken):
         assert decode(client.answer(request)).header.kind is Kind.FAILED
 
 
-def test_the_server_refuses_malformed_stale_and_foreign_replies(name, unbroken):
+def test_the_server_refuses_malformed_stale_and_foreign_replies(name, unbroken, tmp_path):
     *_, traffic, _ = unbroken(name)
     declared = quick(name).declares()
+    fed, *_ = federate(quick(name), tmp_path, rounds=2)  # as the server stood when the last replies came
     client, reply = traffic.replies[-1]
-    assert not isinstance(read_reply(reply, RUN, 2, client, declared), Failure)
-    assert isinstance(read_reply(reply[:-3], RUN, 2, client, declared), Failure)
-    assert isinstance(read_reply(reply, RUN, 1, client, declared), Failure)
-    assert isinstance(read_reply(reply, b"another run 1234", 2, client, declared), Failure)
-    assert isinstance(read_reply(reply, RUN, 2, "client-9", declared), Failure)
+    assert not isinstance(read_reply(reply, RUN, 2, client, declared, fed.server), Failure)
+    assert isinstance(read_reply(reply[:-3], RUN, 2, client, declared, fed.server), Failure)
+    assert isinstance(read_reply(reply, RUN, 1, client, declared, fed.server), Failure)
+    assert isinstance(read_reply(reply, b"another run 1234", 2, client, declared, fed.server), Failure)
+    assert isinstance(read_reply(reply, RUN, 2, "client-9", declared, fed.server), Failure)
     message = decode(reply)
     fewer = encode(Message(message.header, message.parts[1:]))
     longer = encode(Message(message.header, (*message.parts[1:], _longer(message.parts[0]))))
     more = encode(Message(message.header, (*message.parts, make_part("extra", "float32", np.zeros(1)))))
     for bad in (fewer, longer, more):
-        assert isinstance(read_reply(bad, RUN, 2, client, declared), Failure)
+        assert isinstance(read_reply(bad, RUN, 2, client, declared, fed.server), Failure)
 
 
 def _longer(part):

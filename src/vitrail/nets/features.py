@@ -6,27 +6,21 @@ always a ψ that has never seen the data. VGG19 is the ψ of the PRISM paper; it
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from http.client import HTTPException
 from itertools import pairwise
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vitrail.data.lookup import ASSETS
-from vitrail.errors import Malformed, VitrailError
+from vitrail.errors import VitrailError
 from vitrail.home import home as default_home
+from vitrail.nets.pretrained import find_weights, read_tensors, take
 
 WEIGHTS = Path(__file__).parent / "weights"
-VGG19_FILE = "vgg19-dcbb9e9d.pth"  # torchvision's; its SHA-256 begins so
 VGG19_SMALLER = "vgg19_normalised_features_fp16.safetensors"  # convolutions alone, scaled per channel
-VGG19_URL = "https://download.pytorch.org/models/" + VGG19_FILE
+VGG19_URL = "https://download.pytorch.org/models/vgg19-dcbb9e9d.pth"  # torchvision's
 
 FEATURES: dict[str, str] = {
     "vitrail-fashion": "small network of our own (7 layers, 0.4 MB), trained on Fashion-MNIST alone",
@@ -34,7 +28,6 @@ FEATURES: dict[str, str] = {
     "vgg19": "VGG19 (16 layers, 20 million weights, fetched once), trained on ImageNet",
 }
 TRAINED_ON = {"vitrail-fashion": "fashion-mnist", "vitrail-cifar": "cifar10", "vgg19": "imagenet"}
-AGAIN = "Delete the file and fetch it, or install the package, again."
 
 
 @dataclass(frozen=True)
@@ -177,62 +170,11 @@ def load_features(name: str, device: str | torch.device = "cpu", home: Path | No
     """The feature network of this name, one of FEATURES; `home` is where fetched weights are kept."""
     if name not in FEATURES:
         raise VitrailError(f"features={name}: there is no such network; choose one of {', '.join(FEATURES)}")
-    plan = VGG19 if name == "vgg19" else SMALL
-    path = find_vgg19(home or default_home()) if name == "vgg19" else WEIGHTS / f"{name}.safetensors"
+    plan, path = SMALL, WEIGHTS / f"{name}.safetensors"
+    if name == "vgg19":
+        plan, path = VGG19, find_weights("features=vgg19", (VGG19_SMALLER,), VGG19_URL, home or default_home())
     psi, tensors = Features(name, plan), read_tensors(path)
     for place, conv in zip(plan.places, psi.convs, strict=True):
         for part, own in conv.named_parameters():
-            key = f"features.{place}.{part}"
-            given = tensors.get(key)
-            if given is None or given.shape != own.shape or not given.isfinite().all():
-                found = "is missing" if given is None else f"is {tuple(given.shape)}, {given.dtype}"
-                raise Malformed(f"{path}: {key} {found}; expected {tuple(own.shape)}, all finite. {AGAIN}")
-            own.copy_(given)
+            own.copy_(take(tensors, f"features.{place}.{part}", own.shape, path))
     return psi.to(device)
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a .pth file, of which no code is run."""
-    safe = path.suffix == ".safetensors"
-    try:
-        tensors = load_file(path) if safe else torch.load(path, "cpu", weights_only=True)
-    except (
-        SafetensorError,
-        UnpicklingError,
-        RuntimeError,
-        EOFError,
-        OSError,
-        ValueError,
-        KeyError,
-    ) as problem:
-        raise Malformed(f"{path}: no weights can be read from it ({problem}). {AGAIN}") from problem
-    if not isinstance(tensors, dict):
-        raise Malformed(f"{path}: holds a {type(tensors).__name__}; expected named tensors. {AGAIN}")
-    return {key: t for key, t in tensors.items() if isinstance(t, Tensor)}
-
-
-def find_vgg19(home: Path) -> Path:
-    """VGG19's weights: in VITRAIL_ASSETS, among earlier downloads, or downloaded now."""
-    assets = os.environ.get(ASSETS)
-    target = home / "downloads" / "weights" / VGG19_FILE
-    given = Path(assets).expanduser() / "weights" if assets else None
-    places = [given / VGG19_SMALLER, given / VGG19_FILE, target] if given else [target]
-    for place in places:
-        if place.is_file():
-            return place
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(VGG19_URL, str(target), hash_prefix=VGG19_FILE[6:14])
-    except (
-        OSError,
-        RuntimeError,
-        HTTPException,
-    ) as problem:  # no network or space; wrong checksum; broken off
-        raise VitrailError(
-            f"features=vgg19: the file {VGG19_FILE} is missing.\n"
-            f"  Looked for{'' if assets else f' ({ASSETS} is not set)'}: {'; '.join(map(str, places))}.\n"
-            f"  Download: {VGG19_URL} failed ({problem}).\n"
-            f"  Remedies: connect to the internet and run again; or put {VGG19_FILE} into the folder "
-            f"{given or f'weights of a folder of yours and set {ASSETS} to the latter'}."
-        ) from problem
-    return target

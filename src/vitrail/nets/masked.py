@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitrail.rng import Rng
+
 
 def random_signs(seed: int, n: int) -> Tensor:
     """n signs, +1 or -1: the raw bits of a Philox counter, drawn on the CPU, so every device has the same network."""
@@ -84,6 +86,21 @@ def sample_mask(scores: Tensor, generator: torch.Generator, times_theta: bool = 
     uniform = torch.rand(theta.shape, generator=generator).to(theta.device)
     mask: Tensor = _Bernoulli.apply(theta, uniform, times_theta)  # type: ignore[no-untyped-call]
     return mask
+
+
+class Ensemble(nn.Module):
+    """A network with a new mask M ~ Bern(θ) for every batch, as papers sample; the mask follows from the noise z."""
+
+    def __init__(self, net: nn.Module, seed: int, theta: Tensor, batches: list[tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.masked, self.theta, self.batches = Masked(net, seed), theta, batches
+        self.z = self.masked.z
+
+    def forward(self, z: Tensor, *labels: Tensor | None) -> Tensor:
+        draw = Rng((z.numpy().tobytes(),)).child("mask").torch()
+        net = self.masked.fix((torch.rand(self.theta.shape, generator=draw) < self.theta).float())
+        out: Tensor = recalibrate(net, self.batches)(z, *labels)
+        return out
 
 
 def recalibrate(net: nn.Module, batches: list[tuple[Tensor, ...]]) -> nn.Module:

@@ -1,0 +1,143 @@
+"""The verbs that measure: evaluate, report, compare."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def evaluate(
+    model: Annotated[
+        str, typer.Argument(metavar="RUN|MODEL|PICTURES", help="a run's folder, a model file, or npz:FILE")
+    ],
+    data: Annotated[str | None, typer.Option(help="data to measure against; by default what it was trained on")] = None,
+    n: Annotated[int, typer.Option("-n", "--number", min=10, max=1_000_000, help="how many pictures to make")] = 5000,
+    metrics: Annotated[
+        str | None, typer.Option(help="families, by commas; by default all but fid: see `vitrail list`")
+    ] = None,
+    fid_n: Annotated[int, typer.Option(min=10, help="pictures, real and made, for fid")] = 2000,
+    best: Annotated[bool, typer.Option("--best", help="also the best measured round of the run")] = False,
+    ensemble: Annotated[
+        bool, typer.Option("--ensemble", help="also a new mask for every batch, as papers sample (prism)")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="of the noise")] = 0,
+    out: Annotated[str | None, typer.Option("-o", "--out", help="write the figures here as JSON")] = None,
+) -> None:
+    """Measure the stored model of a RUN's folder, a MODEL file, or given PICTURES, on held-out pictures.
+
+    `vitrail evaluate runs/x` prints all families but fid and keeps them in runs/x/evaluation.json
+
+    `vitrail evaluate runs/x --metrics fid,oracle --fid-n 2000`
+
+    `vitrail evaluate model.safetensors --data mnist -n 10000`
+
+    `vitrail evaluate npz:samples.npz --data mnist` measures pictures made elsewhere; folder:PATH does, too.
+
+    No network that a model was trained against measures it. Pictures that chose the best round judge nothing.
+    """
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from vitrail.errors import VitrailError
+    from vitrail.evaluate.kept import write
+    from vitrail.evaluate.samples import KINDS, evaluate_samples
+    from vitrail.evaluate.show import show
+    from vitrail.evaluate.stored import evaluate_stored
+    from vitrail.folder import Folder
+    from vitrail.report import write_report
+
+    console, place = Console(highlight=False), Folder(Path(model))
+    chosen = [name.strip() for name in metrics.split(",")] if metrics else None
+    with Console(stderr=True).status("loading") as status:
+        how: dict[str, Any] = {"families": chosen, "n": n, "fid_n": fid_n, "seed": seed, "tell": status.update}
+        if model.startswith(KINDS):
+            if data is None or best or ensemble:
+                raise VitrailError(f"{model}: name the real pictures with --data; --best and --ensemble are for runs")
+            found, columns = evaluate_samples(model, data, **how)
+        else:
+            found, columns = evaluate_stored(model, data, best=best, ensemble=ensemble, **how)
+    console.print(f"{model} against held-out pictures of {found.name}\n", markup=False)
+    show(columns, console)
+    own = place.settings.exists() and data is None  # what was measured on other data is not the run's own evaluation
+    if out or own:
+        write(Path(out) if out else place.evaluation, found, columns)
+    if own and not out:
+        write_report([place.path], place.report)
+        console.print(f"\nkept in {place.evaluation} and {place.report}", markup=False)
+
+
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="folders of runs")],
+    out: Annotated[str | None, typer.Option("-o", "--out", help="the page; by default RUN/report.html")] = None,
+    title: Annotated[str, typer.Option(help="the page's title")] = "",
+) -> None:
+    """One HTML page about a RUN, or about several side by side; it needs nothing but itself.
+
+    `vitrail report runs/x` writes runs/x/report.html
+
+    `vitrail report runs/x runs/y -o both.html` compares them over rounds, over bytes and over seconds.
+    """
+    from pathlib import Path
+
+    from vitrail.folder import Folder
+    from vitrail.report import write_report
+
+    place = Path(out) if out else Folder(Path(runs[0])).report if len(runs) == 1 else Path("report.html")
+    write_report([Path(r) for r in runs], place, title)
+    typer.echo(f"report: {place}")
+
+
+def compare(
+    configs: Annotated[
+        list[str], typer.Argument(metavar="CONFIG... [KEY=VALUE]...", help="files, methods; settings for all of them")
+    ],
+    seeds: Annotated[str, typer.Option(help="how many seeds (3 means 0, 1, 2), or which (0,7 or 7,)")] = "1",
+    out: Annotated[str, typer.Option("-o", "--out", help="the comparison's folder")] = "",
+    n: Annotated[int, typer.Option("-n", "--number", min=10, help="pictures that each model makes")] = 2000,
+    metrics: Annotated[str, typer.Option(help="families, by commas: see `vitrail list`")] = "fd-vitrail,oracle",
+    fid_n: Annotated[int, typer.Option(min=10, help="pictures, real and made, for fid")] = 2000,
+    best: Annotated[bool, typer.Option("--best", help="measure each run's best round in place of its last")] = False,
+) -> None:
+    """Play several runs on the same data and seeds, and write one table: markdown, CSV and HTML.
+
+    CONFIG is a method, a settings file, or a file with several [[runs]]; KEY=VALUE changes a setting in all of them.
+
+    `vitrail compare prism fedgan data=mnist5k rounds=10 --seeds 3`
+
+    `vitrail compare configs/fan-liu-mnist.toml --best -o runs/fan-liu-mnist`
+
+    After an interruption the same command goes on where it stopped.
+    """
+    from pathlib import Path
+
+    from vitrail import config
+    from vitrail.compare import Asked, entries, place_name
+    from vitrail.comparing import play_comparison
+
+    whats = [w for w in configs if "=" not in w]
+    changed = dict(map(config.parse_override, (w for w in configs if "=" in w)))
+    found = entries(whats, changed)
+    place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in whats))))
+    asked = Asked(best, n, [name.strip() for name in metrics.split(",")], fid_n)
+    try:
+        done = play_comparison(found, _seeds(seeds), place, asked)
+    except KeyboardInterrupt:
+        typer.echo("\nInterrupted; every finished round is saved. The same command goes on.", err=True)
+        raise typer.Exit(130) from None
+    if not done:
+        raise typer.Exit(1)
+
+
+def _seeds(text: str) -> list[int]:
+    from vitrail.errors import VitrailError
+
+    try:
+        given = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        given = [-1]
+    seeds = given if "," in text else list(range(given[0]))
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise VitrailError(f"--seeds {text}: give how many, such as 3, or which, such as 0,7")
+    return seeds

@@ -1,0 +1,160 @@
+"""Several methods, or one in several ways, on the same data and seeds; a comparison goes on where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitrail import config
+from vitrail.config import FREE, Settings, to_dict
+from vitrail.data import load as load_data
+from vitrail.errors import VitrailError
+from vitrail.evaluate.evaluation import check_families
+from vitrail.evaluate.extractors import choose_ruler, inception
+from vitrail.evaluate.kept import read, write
+from vitrail.evaluate.measure import Measure
+from vitrail.evaluate.stored import evaluate_stored
+from vitrail.folder import Folder
+from vitrail.nets.features import choose_features
+from vitrail.run import Watch, begin, resume
+
+FREELY = ("out", "seed")  # what a comparison sets itself
+
+
+@dataclass
+class Entry:
+    """One line of the comparison: its settings, and what came of every seed."""
+
+    name: str
+    settings: Settings
+    runs: list[Path] = field(default_factory=list)
+    found: list[list[Measure]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How every model is measured: a run's last round or its best, on how many pictures, by which families."""
+
+    best: bool = False
+    n: int = 2000
+    families: Sequence[str] = ("fd-vitrail", "oracle")
+    fid_n: int = 2000
+
+
+def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
+    """The lines of a comparison from methods' names and files; a file's [[runs]] each make one.
+
+    >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
+    [('prism', 4), ('fedgan', 4)]
+    """
+    if not whats:
+        raise VitrailError("there is nothing to compare; name methods or files, such as `vitrail compare prism fedgan`")
+    if given := [name for name in FREELY if name in overrides]:
+        raise VitrailError(f"{given[0]} is set by the comparison; give --seeds and --out instead")
+    found: list[Entry] = []
+    for what in whats:
+        common = config.read(what)
+        runs = common.pop("runs", [{}])
+        if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
+            raise VitrailError(f"{what}: runs must be tables, each [[runs]] with a name and the settings that differ")
+        for own in runs:
+            name = str(own.get("name", Path(what).stem))
+            values = {**common, **own, **overrides}
+            values = {k: v for k, v in values.items() if k not in ("name", *FREELY)}
+            try:
+                found.append(Entry(name, config.resolve(values, {})))
+            except VitrailError as e:
+                raise VitrailError(f"{what}, {name}: {e}") from e
+    names = [place_name(e.name) for e in found]
+    for entry, name in zip(found, names, strict=True):
+        if names.count(name) > 1 or not name.strip("."):
+            raise VitrailError(f"a run is called {entry.name!r}; give each [[runs]] a name of its own, with letters")
+    return found
+
+
+def place_name(name: str) -> str:
+    """A folder's name for a run's.
+
+    >>> place_name("sync d&g, k = 2")
+    'sync-d-g-k-2'
+    """
+    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name).split())
+
+
+def place(entry: Entry, seed: int, out: Path) -> Folder:
+    """Where a run of the comparison stands."""
+    return Folder(out / place_name(entry.name) / f"seed-{seed}")
+
+
+def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: Asked) -> dict[str, str]:
+    """Refuse at once what would fail after hours; return the network of ours that measures all runs on each data."""
+    families = check_families(asked.families)
+    if "fid" in families:
+        inception()  # its weights are there, or the error says how to get them
+    for entry in found:
+        if asked.best and entry.settings.measure_every == 0:
+            raise VitrailError(f"{entry.name}: measure_every=0 keeps no best round; leave --best out, or measure some")
+        for seed in seeds:
+            folder = place(entry, seed, out)
+            if folder.settings.exists() and (other := _other(entry.settings, seed, folder)):
+                raise VitrailError(
+                    f"{folder.path} was played with another {', '.join(other)}; give another --out, or remove it"
+                )
+    against: dict[str, set[str]] = {}
+    for s in (e.settings for e in found):
+        psi = getattr(s, "features", "")
+        against.setdefault(s.data, set()).update([choose_features(s.data) if psi == "auto" else psi] if psi else [])
+    return {data: choose_ruler(data, psis) for data, psis in against.items()} if "fd-vitrail" in families else {}
+
+
+def _other(wanted: Settings, seed: int, folder: Folder) -> list[str]:
+    """Settings in which a run differs from what is wanted now; those that change no bit do not count."""
+    has = to_dict(config.resolve(str(folder.settings), {}))
+    want = {**to_dict(wanted), "seed": seed}
+    return [k for k, v in want.items() if k not in (*FREE, "out") and v != "auto" and has.get(k) != v]
+
+
+def compare(
+    found: Sequence[Entry],
+    seeds: Sequence[int],
+    out: Path,
+    asked: Asked,
+    watch: Callable[[Entry, int], Watch],
+    tell: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Play and measure every run that is not there yet, seed by seed, so that an early stop leaves whole columns."""
+    rulers = check(found, seeds, out, asked)
+    for seed in seeds:
+        for entry in found:
+            folder = place(entry, seed, out)
+            settings = entry.settings.model_copy(update={"seed": seed, "out": str(folder.path)})
+            try:
+                if not folder.settings.exists():
+                    begin(settings, None, watch(entry, seed))
+                elif not (folder.model.exists() and len(folder.rows()) == settings.rounds):
+                    resume(folder.path, watch=watch(entry, seed))
+                entry.found.append(_measure(folder, asked, rulers.get(settings.data)))
+                entry.runs.append(folder.path)
+            except (VitrailError, OSError, RuntimeError) as e:  # the others go on
+                entry.failed.append(f"{entry.name}, seed {seed}: {e}")
+                tell(f"failed: {entry.failed[-1]}")
+
+
+def _measure(folder: Folder, asked: Asked, ruler: str | None) -> list[Measure]:
+    """The measures of a run's model: read, if they were made in the same way, or computed."""
+    model = folder.best if asked.best else folder.model
+    if not model.exists():
+        raise VitrailError(f"{model} does not exist: too few pictures are held out to choose a round; leave --best out")
+    kept = folder.path.with_suffix(".json")
+    how: dict[str, Any] = {"families": list(asked.families), "n": asked.n, "fid_n": asked.fid_n, "ruler": ruler}
+    known = read(kept, model, how)
+    if known is None:
+        s = config.resolve(str(folder.settings), {})
+        data = load_data(s.data, size=s.size, held_out=s.held_out)
+        _, columns = evaluate_stored(model, data, **how)
+        write(kept, data, columns)
+        known = list(columns[0].measures)
+    return known

@@ -1,0 +1,49 @@
+"""A comparison as a person sees it: its runs on a terminal, then one table there and in three files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from vitrail.compare import Asked, Entry, compare
+from vitrail.report import write_report
+from vitrail.standings import as_csv, markdown, standings
+from vitrail.state import write_atomically
+from vitrail.watch import Terminal
+
+
+def play_comparison(found: list[Entry], seeds: list[int], out: Path, asked: Asked) -> bool:
+    """Play a comparison on a terminal, write its tables, and say whether every run came through."""
+    console = Console(highlight=False)
+    seen: list[Terminal] = []
+
+    def watch(entry: Entry, seed: int) -> Terminal:
+        console.print(f"\n[bold]{escape(entry.name)}[/bold], seed {seed}")
+        seen.append(Terminal())
+        return seen[-1]
+
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        compare(found, seeds, out, asked, watch, lambda text: console.print(text, style="red", markup=False))
+    finally:
+        for terminal in seen:
+            terminal.stop()
+    table = standings(found, asked)
+    write_atomically(out / "compare.md", markdown(table).encode())
+    write_atomically(out / "compare.csv", as_csv(found).encode())
+    runs = [folder for e in found for folder in e.runs]
+    if runs:
+        write_report(runs, out / "compare.html", out.name, [table])
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        shown.add_column(column, overflow="fold")
+    for row in table.rows:
+        shown.add_row(*map(escape, row))
+    console.print()
+    console.print(shown)
+    console.print(f"\n{table.note}", markup=False)
+    console.print(f"\ntables: {out}/compare.md, compare.csv, compare.html", markup=False)
+    return not any(e.failed for e in found)

@@ -1,0 +1,80 @@
+"""Several runs in one table: what differs between them, what they cost, how far they came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vitrail.config import FREE
+from vitrail.report.evaluation import key, with_interval
+from vitrail.report.facts import Facts
+from vitrail.report.quantities import duration, number, size
+from vitrail.report.rounds import FD, FD_NOTE, best, series
+from vitrail.report.tables import Table
+from vitrail.report.traffic import traffic
+
+_ASIDE = {"method", "rounds"} | set(FREE) - {"from"}  # have columns of their own, or cannot change a bit
+
+
+def differing(runs: Sequence[Facts]) -> list[str]:
+    """Settings in which runs differ; one that a method does not have counts only among those that have it."""
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in _ASIDE)
+    return [name for name in names if len({repr(run.settings.get(name)) for run in _having(runs, name)}) > 1]
+
+
+def _having(runs: Sequence[Facts], setting: str) -> list[Facts]:
+    methods = {run.setting("method") for run in runs if setting in run.settings}
+    return [run for run in runs if run.setting("method") in methods]
+
+
+def comparison_tables(runs: Sequence[Facts]) -> list[Table]:
+    """What the runs cost and how far they came, a row a run; then a table for each kind of model that was evaluated."""
+    differ = differing(runs)
+    fd = any(series(run.rounds, FD) for run in runs)
+    columns = ["run", "method", "what differs", "rounds", "up", "down", "model", "time"]
+    costs = Table(
+        title="Cost and distance" if fd else "Cost",
+        columns=[*columns, *(["last fd", "best fd"] if fd else [])],
+        rows=[[*_costs(run, differ), *(_distances(run) if fd else [])] for run in runs],
+        note="Bytes are those of all clients together." + (_distance_note(runs) if fd else ""),
+    )
+    models = dict.fromkeys(model for run in runs if run.evaluation for model in run.evaluation.models)
+    return [costs, *(_evaluated(runs, model) for model in models)]
+
+
+def _evaluated(runs: Sequence[Facts], model: str) -> Table:
+    """The measures of one kind of model, in the runs that have it."""
+    found = {run.label: {key(m): m for m in run.evaluation.models.get(model, [])} for run in runs if run.evaluation}
+    keys = list(dict.fromkeys(k for measures in found.values() for k in measures))
+    return Table(
+        title=f"Evaluation, {model}",
+        columns=["run", *keys],
+        rows=[[label, *(with_interval(of[k]) if k in of else "" for k in keys)] for label, of in found.items() if of],
+        note="In brackets: 95% intervals.",
+    )
+
+
+def _distance_note(runs: Sequence[Facts]) -> str:
+    rulers = sorted({run.ruler or "a network that is not named" for run in runs if series(run.rounds, FD)})
+    caution = ": compare it only between runs that used the same" if len(rulers) > 1 else ""
+    return f" fd, lower is better, was measured with {' and with '.join(rulers)}{caution}; {FD_NOTE}."
+
+
+def _costs(run: Facts, differ: Sequence[str]) -> list[str]:
+    sent = traffic(run.rounds)
+    return [
+        run.label,
+        run.setting("method"),
+        ", ".join(f"{name}={run.settings[name]}" for name in differ if name in run.settings),
+        f"{len(run.rounds):,}",
+        size(sent.up),
+        size(sent.down),
+        "" if run.model_size is None else size(run.model_size),
+        duration(sum(r.seconds for r in run.rounds)),
+    ]
+
+
+def _distances(run: Facts) -> list[str]:
+    measured, lowest = series(run.rounds, FD), best(run.rounds)
+    if not measured or lowest is None:
+        return ["", ""]
+    return [number(measured[-1][1]), f"{number(lowest[1])} (round {lowest[0].number})"]

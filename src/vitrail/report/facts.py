@@ -1,0 +1,155 @@
+"""A run's folder read into plain facts, finished or not, whole or damaged."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import VitrailError
+from vitrail.folder import Folder
+from vitrail.report.evaluation import Evaluation, read_evaluation
+from vitrail.report.header import read_about
+from vitrail.report.pictures import Grid, Picture, read_grids, read_picture
+from vitrail.report.quantities import plural
+from vitrail.report.rounds import Round, metric_names, read_rounds
+
+_VERSION = re.compile(r"#.*?vitrail (\S+?);")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a page tells of one run."""
+
+    label: str  # tells it apart from the other runs of the page
+    folder: Path
+    settings_text: str
+    settings: dict[str, Any]
+    version: str
+    rounds: list[Round]
+    about: dict[str, Any]  # what the model file says about itself; nothing before there is one
+    model_size: int | None
+    best_size: int | None
+    best_about: dict[str, Any]  # the same of the model of the best measured round
+    evaluation: Evaluation | None
+    grids: list[Grid]
+    partition: Picture | None
+    notes: list[str]
+
+    def setting(self, name: str, default: str = "") -> str:
+        """A setting as text."""
+        return str(self.settings.get(name, default))
+
+    @property
+    def data(self) -> str:
+        """The data set's name, without the path to it once the model file says it so."""
+        return str(self.about.get("data") or self.setting("data", "unknown data"))
+
+    @property
+    def ruler(self) -> str:
+        """The network that the distance along the way is measured with, where the run says it."""
+        chosen = str(self.best_about.get("chosen_by", "")).removeprefix("fd by ")
+        return str(self.about.get("ruler") or self.setting("ruler") or chosen)
+
+    @property
+    def privacy(self) -> str:
+        """What the model file says about privacy."""
+        return str(self.about.get("privacy") or "not stated: there is no model file yet")
+
+    @property
+    def clients(self) -> list[str]:
+        """Everybody who was sent something or sent something."""
+        return sorted({name for r in self.rounds for name in (*r.down, *r.up)})
+
+
+def read_run(folder: Path, label: str, grids: int) -> Facts:
+    """The facts of one run, with at most so many sample grids."""
+    place = Folder(folder)
+    if not place.settings.is_file():
+        raise VitrailError(
+            f"{folder} is not a run's folder (it holds no settings.toml); "
+            "give folders that `vitrail run` made, such as runs/prism-mnist5k-1"
+        )
+    text = place.settings.read_text("utf-8", errors="replace")
+    notes: list[str] = []
+    try:
+        settings = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        settings = {}
+        notes.append(f"settings.toml is damaged ({e}), so this page does not know what ran.")
+    rounds, damaged = read_rounds(place.metrics)
+    about = read_about(place.model)
+    evaluation, problem = read_evaluation(place.evaluation)
+    shown, left = read_grids(folder, grids)
+    version = _VERSION.match(text)
+    notes += _shortfalls(settings, rounds, place, damaged, left)
+    notes += [problem] if problem else []
+    told = about.get("notes")
+    notes += map(str, told) if isinstance(told, list) else []
+    return Facts(
+        label=label,
+        folder=folder,
+        settings_text=text,
+        settings=settings,
+        version=version[1] if version else str(about.get("vitrail", "of unknown version")),
+        rounds=rounds,
+        about=about,
+        model_size=place.model.stat().st_size if place.model.is_file() else None,
+        best_size=place.best.stat().st_size if place.best.is_file() else None,
+        best_about=read_about(place.best),
+        evaluation=evaluation,
+        grids=shown,
+        partition=read_picture(place.partition),
+        notes=notes,
+    )
+
+
+def _shortfalls(settings: dict[str, Any], rounds: list[Round], place: Folder, damaged: int, left: int) -> list[str]:
+    """What a reader should know before believing the figures."""
+    notes = []
+    planned = settings.get("rounds")
+    if not place.model.is_file():
+        done = f"{len(rounds):,} of {planned or 'an unknown number of'} rounds are here"
+        notes.append(f"This run has no model file yet; {done}. Go on with it by: vitrail resume {place.path}")
+    if damaged:
+        notes.append(f"{plural(damaged, 'line')} of metrics.jsonl could not be read; the totals lack their rounds.")
+    for name in dict.fromkeys(name for r in rounds for name in r.broken):
+        times = sum(name in r.broken for r in rounds)
+        notes.append(f"{name} was infinite or not a number in {plural(times, 'round')}; its curve leaves them out.")
+    if left:
+        notes.append(f"{plural(left, 'sample grid')} of those in samples/ are left out, to keep this page small.")
+    return notes
+
+
+def read_runs(folders: Sequence[Path], most: int) -> list[Facts]:
+    """The facts of several runs under labels that tell them apart; `most` bounds the sample grids of all."""
+    if not folders:
+        raise VitrailError("no run was given; name at least one folder that `vitrail run` made")
+    once = {folder.resolve(): folder for folder in folders}
+    grids = max(3, min(40, most // len(once)))
+    return [
+        read_run(folder, label, grids) for label, folder in zip(short_labels(list(once)), once.values(), strict=True)
+    ]
+
+
+def short_labels(folders: Sequence[Path]) -> list[str]:
+    """The ends of paths, as long as they must be to differ.
+
+    >>> short_labels([Path("/a/x"), Path("/a/y")]), short_labels([Path("/a/x"), Path("/b/x")])
+    (['x', 'y'], ['a/x', 'b/x'])
+    """
+    labels: list[str] = []
+    for depth in range(1, max(len(folder.parts) for folder in folders) + 1):
+        labels = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def shared_metrics(runs: Sequence[Facts]) -> list[str]:
+    """The metrics that at least two of the runs have."""
+    names = dict.fromkeys(name for run in runs for name in metric_names(run.rounds))
+    return [name for name in names if sum(name in metric_names(run.rounds) for run in runs) > 1]

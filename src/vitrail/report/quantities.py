@@ -1,0 +1,49 @@
+"""Bytes, seconds and measures as a person reads them."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def size(n: float) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(999), size(20_480), size(3_500_000)
+    ('999 B', '20.5 kB', '3.5 MB')
+    """
+    power = 0
+    while round(n, 1) >= 1000 and power < len(_UNITS) - 1:
+        n, power = n / 1000, power + 1
+    return f"{n:.1f} {_UNITS[power]}" if power else f"{n:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """A span of time in at most two units.
+
+    >>> duration(0.25), duration(12.34), duration(165), duration(7320)
+    ('0.25 s', '12.3 s', '2 min 45 s', '2 h 2 min')
+    """
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def number(value: float) -> str:
+    """A measure in few letters, whatever its size.
+
+    >>> number(88872.3), number(0.774768), number(12.0), number(2e-7)
+    ('88,872', '0.775', '12', '2e-07')
+    """
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+def plural(n: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "round"), plural(1200, "client")
+    ('1 round', '1,200 clients')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

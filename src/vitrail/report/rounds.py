@@ -1,0 +1,120 @@
+"""The rounds of a run as metrics.jsonl tells them, whatever state that file is in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+FD = "fd"  # the measured distance between generated and real pictures; lower is better
+FD_NOTE = "a quick measure on few pictures, which ranks the rounds of a run and is no result: see vitrail evaluate"
+_KNOWN = {
+    *("round", "seconds", "asked", "answered", "left_out", "void", "bytes_up", "bytes_down", "up", "down"),
+    *("floats_up", "floats_down"),
+}
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: what it cost, who took part and what was measured."""
+
+    number: int  # counted from 1
+    seconds: float
+    asked: int
+    answered: int
+    left_out: dict[str, str]
+    void: str  # why the model stayed as it was
+    bytes_up: int
+    bytes_down: int
+    up: dict[str, int]
+    down: dict[str, int]
+    floats_up: int | None  # bytes of the same arrays as float32; None in runs that did not count them
+    floats_down: int | None
+    metrics: dict[str, float]
+    broken: tuple[str, ...]  # metrics that were infinite or not a number
+
+
+def read_rounds(path: Path) -> tuple[list[Round], int]:
+    """All rounds in order, and how many lines could not be read; of two lines for one round the later counts."""
+    try:
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return [], 0
+    found: dict[int, Round] = {}
+    damaged = 0
+    for line in filter(str.strip, lines):
+        try:
+            row = _round(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            damaged += 1
+        else:
+            found[row.number] = row
+    return [found[n] for n in sorted(found)], damaged
+
+
+def _round(row: dict[str, Any]) -> Round:
+    measured = {k: v for k, v in row.items() if k not in _KNOWN and _is_number(v)}
+    up, down = _counts(row.get("up")), _counts(row.get("down"))
+    return Round(
+        number=int(row["round"]) + 1,
+        seconds=_finite(row.get("seconds", 0.0)),
+        asked=int(row.get("asked", 0)),
+        answered=int(row.get("answered", 0)),
+        left_out={str(k): str(v) for k, v in (row.get("left_out") or {}).items()},
+        void=str(row.get("void") or ""),
+        bytes_up=int(row.get("bytes_up", sum(up.values()))),
+        bytes_down=int(row.get("bytes_down", sum(down.values()))),
+        up=up,
+        down=down,
+        floats_up=_count(row.get("floats_up")),
+        floats_down=_count(row.get("floats_down")),
+        metrics={k: float(v) for k, v in measured.items() if math.isfinite(v)},
+        broken=tuple(k for k, v in measured.items() if not math.isfinite(v)),
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _finite(value: Any) -> float:
+    return float(value) if math.isfinite(value) else 0.0
+
+
+def _count(value: Any) -> int | None:
+    return int(value) if _is_number(value) else None
+
+
+def _counts(value: Any) -> dict[str, int]:
+    return {str(k): int(v) for k, v in (value or {}).items()}
+
+
+def metric_names(rounds: Sequence[Round]) -> list[str]:
+    """The metrics of a run in the order they appear, the measured distance first."""
+    names = list(dict.fromkeys(name for r in rounds for name in r.metrics))
+    return sorted(names, key=lambda name: name != FD)
+
+
+def series(rounds: Sequence[Round], metric: str) -> list[tuple[Round, float]]:
+    """The rounds in which a metric was measured, each with its value."""
+    return [(r, r.metrics[metric]) for r in rounds if metric in r.metrics]
+
+
+def best(rounds: Sequence[Round]) -> tuple[Round, float] | None:
+    """The round with the lowest measured distance."""
+    return min(series(rounds, FD), key=lambda measured: measured[1], default=None)
+
+
+def thinned(items: Sequence[T], most: int) -> list[T]:
+    """At most so many of them, evenly spread, the first and the last among them.
+
+    >>> thinned(range(100), 4), thinned("ab", 4)
+    ([0, 33, 66, 99], ['a', 'b'])
+    """
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]

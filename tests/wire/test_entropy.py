@@ -1,0 +1,77 @@
+"""Entropy coding: what comes back, how short it is, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrail.errors import Malformed
+from vitrail.wire.entropy import decode, encode, ideal_bytes
+
+
+@given(data=st.data(), n=st.integers(0, 400), alphabet=st.integers(2, 40), levels=st.integers(1, 12))
+@settings(max_examples=200, deadline=None)
+def test_symbols_come_back(data, n, alphabet, levels):
+    seed = data.draw(st.integers(0, 2**32))
+    draw = np.random.default_rng(seed)
+    level = draw.integers(levels, size=n)
+    skew = draw.dirichlet(np.full(alphabet, 0.2), size=levels)
+    symbols = np.array([draw.choice(alphabet, p=skew[v]) for v in level], np.int64)
+    coded = encode(symbols, level, alphabet)
+    assert np.array_equal(decode(coded, level, alphabet), symbols)
+    width = (alphabet - 1).bit_length()
+    assert len(coded) <= -(-n * width // 8) + 1  # never above packed, but for the byte that says so
+
+
+def test_a_mask_is_coded_to_within_a_hundredth_of_the_ideal():
+    draw = np.random.default_rng(0)
+    counts = draw.binomial(10, draw.beta(0.5, 0.5, 200_000))
+    mask = draw.random(200_000) < np.clip(counts / 10, 0.02, 0.98)
+    coded = encode(mask, counts, 2)
+    assert ideal_bytes(mask, counts, 2) < len(coded) < 1.01 * ideal_bytes(mask, counts, 2)
+    assert len(coded) < 0.6 * 200_000 / 8
+
+
+def test_counts_are_coded_to_within_a_hundredth_of_the_ideal_under_the_counts_before():
+    draw = np.random.default_rng(1)
+    before = draw.binomial(10, draw.beta(0.5, 0.5, 200_000))
+    after = draw.binomial(10, np.clip(before / 10, 0.02, 0.98))
+    coded = encode(after, before, 11)
+    assert len(coded) < 1.01 * ideal_bytes(after, before, 11)
+    conditional = [np.bincount(after[before == v], minlength=11) for v in range(11)]
+    bits = sum(-(c[c > 0] * np.log2(c[c > 0] / c.sum())).sum() for c in conditional)
+    assert ideal_bytes(after, before, 11) == pytest.approx(bits / 8)
+    assert len(coded) < 0.8 * len(encode(after, np.zeros(200_000, int), 11))
+
+
+def test_equal_symbols_cost_a_table_and_nothing_else():
+    assert len(encode(np.ones(100_000, int), np.zeros(100_000, int), 2)) == 2
+
+
+@given(st.binary(max_size=80), st.integers(0, 60), st.integers(2, 12))
+@settings(max_examples=400, deadline=None)
+def test_garbage_is_refused_or_is_a_code_of_something(raw, n, alphabet):
+    levels = np.arange(n) % 3
+    try:
+        symbols = decode(np.frombuffer(raw, np.uint8), levels, alphabet)
+    except Malformed:
+        return
+    assert encode(symbols, levels, alphabet).tobytes() == raw
+
+
+def test_a_code_that_was_cut_changed_or_made_for_other_levels_is_refused():
+    draw = np.random.default_rng(2)
+    levels = draw.integers(4, size=3000)
+    mask = draw.random(3000) < np.array([0.02, 0.1, 0.9, 0.98])[levels]
+    good = encode(mask, levels, 2)
+    assert good[0] == 1
+    for bad in (good[:-8], good[:-1], good[:3], good[:0], np.append(good, np.uint8(0)), np.append(good, [1, 2, 3, 4])):
+        with pytest.raises(Malformed):
+            decode(bad.astype(np.uint8), levels, 2)
+    with pytest.raises(Malformed):
+        decode(good, np.zeros(3000, int), 2)
+    for at in range(len(good)):
+        bad = good.copy()
+        bad[at] ^= 64
+        with pytest.raises(Malformed):
+            decode(bad, levels, 2)

@@ -1,7 +1,9 @@
 """State as files."""
 
 import os
+import signal
 import stat
+import time
 
 import numpy as np
 import pytest
@@ -86,3 +88,24 @@ def test_names_with_slashes_and_shared_arrays_do_not_meet(tmp_path):
 def test_private_files_are_the_owners(tmp_path):
     save(tmp_path / "f", {}, private=True)
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o600
+
+
+def test_ctrl_c_while_a_file_is_read_is_not_a_damaged_file(tmp_path):
+    path = tmp_path / "many.safetensors"
+    save(path, {str(i): torch.ones(4) for i in range(500)})
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        began = time.perf_counter()
+        load(path)
+        takes, interrupted = time.perf_counter() - began, 0
+        for i in range(100):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, takes * (i + 1) / 100)
+                load(path)  # anything but KeyboardInterrupt fails the test
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        assert interrupted > 10
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -59,6 +59,23 @@ class ResNet(nn.Module):
         return torch.tanh(self.last(F.relu(self.bn(h))))
 
 
+class DcGan(nn.Module):
+    """DCGAN's generator (Radford, Metz, Chintala 2016) made fit for a mask: no biases, no affine BatchNorm."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, z: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.z, self.classes, self.shape = z, classes, shape
+        layers: list[nn.Module] = [nn.ConvTranspose2d(z + classes, widths[0], 4, bias=False)]
+        for inside, outside in pairwise((*widths, shape[0])):
+            layers += [nn.BatchNorm2d(inside, affine=False), nn.ReLU()]
+            layers += [nn.ConvTranspose2d(inside, outside, 4, 2, 1, bias=False)]
+        self.layers = nn.Sequential(*layers, nn.Tanh())
+
+    def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
+        out: Tensor = self.layers(with_label(z, y, self.classes)[:, :, None, None])
+        return out
+
+
 def with_label(z: Tensor, y: Tensor | None, classes: int) -> Tensor:
     """Noise with its label appended as one-hot, scaled so that it speaks as loud as the noise."""
     if not classes or y is None:
@@ -66,19 +83,33 @@ def with_label(z: Tensor, y: Tensor | None, classes: int) -> Tensor:
     return torch.cat([z, F.one_hot(y, classes).to(z.dtype) * math.sqrt(classes)], 1)
 
 
+GENERATORS: dict[str, str] = {
+    "small": "residual, 128 to 16 channels, for a CPU",
+    "resnet": "the PRISM paper's residual network, 512 to 64 channels at 32x32, 1024 to 64 at 64x64",
+    "sngan": "SNGAN's residual network (Miyato et al. 2018), 256 channels throughout",
+    "dcgan": "DCGAN's transposed convolutions, 512 to 128 channels at 32x32, 1024 to 128 at 64x64",
+}
 _SMALL = (128, 96, 64, 48, 32, 16)  # widths from 4x4 on, the last for the picture's own size
 
 
-def build(name: str, shape: tuple[int, int, int], classes: int) -> Any:
-    """A generator by name for pictures of this shape.
+def build(name: str, shape: tuple[int, int, int], classes: int, width: float = 1.0) -> Any:
+    """A generator by name for pictures of this shape, all channels times `width`.
 
     >>> g = build("resnet", (1, 32, 32), 0)
     >>> sum(p.numel() for p in g.parameters())
     3543616
     """
     n = ups(shape[1])
-    if name == "resnet":
-        return ResNet(shape, classes, 128, tuple(64 << i for i in range(n, -1, -1)))
+
+    def wide(*widths: int) -> tuple[int, ...]:
+        return tuple(max(4, round(w * width)) for w in widths)
+
     if name == "small":
-        return ResNet(shape, classes, 64, _SMALL[-n - 1 :])
-    raise VitrailError(f"generator={name!r} is not known; known: small, resnet")
+        return ResNet(shape, classes, 64, wide(*_SMALL[-n - 1 :]))
+    if name == "resnet":
+        return ResNet(shape, classes, 128, wide(*(64 << i for i in range(n, -1, -1))))
+    if name == "sngan":
+        return ResNet(shape, classes, 128, wide(*(256,) * (n + 1)))
+    if name == "dcgan":
+        return DcGan(shape, classes, 100, wide(*(128 << i for i in range(n - 1, -1, -1))))
+    raise VitrailError(f"generator={name!r} is not known; known: {', '.join(GENERATORS)}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -30,6 +32,8 @@ class Terminal:
         self.console = console = Console(highlight=False)
         self.up = self.down = 0
         self.folder: Path | None = None  # known once a run has begun
+        self.interrupted = False
+        self.before: Any = None  # how Ctrl-C was handled
         self.progress = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -69,6 +73,13 @@ class Terminal:
             self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
         self.task = self.progress.add_task("", total=s.rounds, completed=done, clients="", news="")
         self.progress.start()
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, *_: object) -> NoReturn:
+        """Ctrl-C: stop at once, or after this round where a library has swallowed the exception."""
+        self.interrupted = True
+        raise KeyboardInterrupt
 
     def during(self, outcome: Outcome) -> None:
         """A client has answered, or not."""
@@ -95,6 +106,8 @@ class Terminal:
             self.console.print(
                 f"[yellow]round {outcome.round + 1}: {escape(outcome.void)}; the model stays as it was[/yellow]"
             )
+        if self.interrupted:
+            raise KeyboardInterrupt
 
     def end(self, run: Run) -> None:
         """Say where everything is."""
@@ -119,3 +132,6 @@ class Terminal:
     def stop(self) -> None:
         """Leave the terminal as it was."""
         self.progress.stop()
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+            self.before = None

@@ -28,7 +28,7 @@ def test_every_generator_makes_pictures_of_the_asked_shape_and_has_nothing_but_w
 
 def test_width_scales_the_channels():
     whole, half = (sum(p.numel() for p in build("resnet", (1, 32, 32), 0, w).parameters()) for w in (1.0, 0.5))
-    assert 0.25 < half / whole < 0.3
+    assert 0.25 < half / whole < 0.35  # a quarter, but for the noise that is as wide as before
 
 
 def test_an_unknown_generator_is_refused_with_the_known_ones():

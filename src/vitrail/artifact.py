@@ -17,7 +17,8 @@ from vitrail.grid import write_grid
 from vitrail.methods.base import Model
 from vitrail.rng import Rng
 
-FORMAT = 1
+FORMAT = 2
+PARTS = {"kind", "names", "about", "model"}
 BATCH = 256
 
 
@@ -85,15 +86,18 @@ class Generator:
 
 def _masked(tree: dict[str, Any]) -> Any:
     """seed + mask: the frozen weights are drawn again, BatchNorm's statistics come from noise."""
-    from vitrail.nets.generators import build
     from vitrail.nets.masked import Masked, recalibrate
+    from vitrail.nets.supermask import decode_mask
 
-    masked = Masked(build(tree["generator"], tuple(tree["shape"]), tree["classes"]), tree["seed"])
-    bits = np.unpackbits(tree["mask"])
-    if tree["mask"].dtype != np.uint8 or tree["mask"].shape != (-(-masked.size // 8),) or bits[masked.size :].any():
-        raise Malformed(f"a mask of {tree['mask'].shape} bytes does not fit {masked.size} weights")
-    net = masked.fix(torch.from_numpy(bits[: masked.size].astype(np.float32)))
+    masked = Masked(_network(tree), tree["seed"])
+    net = masked.fix(torch.from_numpy(decode_mask(masked, tree["mask"]).astype(np.float32)))
     return recalibrate(net, _noise(tree, masked.z))
+
+
+def _network(tree: dict[str, Any]) -> Any:
+    from vitrail.nets.generators import build
+
+    return build(tree["generator"], tuple(tree["shape"]), tree["classes"], tree["width"])
 
 
 def _noise(tree: dict[str, Any], width: int) -> list[tuple[Tensor, ...]]:
@@ -108,14 +112,14 @@ def _noise(tree: dict[str, Any], width: int) -> list[tuple[Tensor, ...]]:
 
 
 def _ensemble(tree: dict[str, Any]) -> Any:
-    """seed + θ: a new mask for every batch."""
-    from vitrail.nets.generators import build
+    """seed + scores: a new mask M ~ Bern(θ) for every batch."""
     from vitrail.nets.masked import Ensemble
+    from vitrail.wire import scores
+    from vitrail.wire.entropy import decode_values
 
-    net = build(tree["generator"], tuple(tree["shape"]), tree["classes"])
-    size, theta = sum(p.numel() for p in net.parameters()), tree["theta"].float()
-    if theta.shape != (size,) or not ((theta >= 0) & (theta <= 1)).all():
-        raise Malformed(f"{tuple(theta.shape)} probabilities do not fit {size} weights")
+    net = _network(tree)
+    s = decode_values(tree["scores"], sum(p.numel() for p in net.parameters()))
+    theta = torch.from_numpy(scores.theta(s).astype(np.float32))
     return Ensemble(net, tree["seed"], theta, _noise(tree, net.z))
 
 
@@ -156,7 +160,7 @@ def load(path: str | Path) -> Generator:
     if not path.exists():
         raise VitrailError(f"there is no model at {path}; give a run's folder or its model.safetensors")
     tree = store.load(path)
-    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+    if not isinstance(tree, dict) or tree.get("format") != FORMAT or not tree.keys() >= PARTS:
         raise Malformed(f"{path} is not a vitrail model of format {FORMAT}")
     try:
         return open_model(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])

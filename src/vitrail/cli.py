@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vitrail.cli_measuring import compare, evaluate, report
+from vitrail.cli_models import export, show
 
 app = typer.Typer(
     name="vitrail",
@@ -132,7 +133,7 @@ def sample(
     typer.echo(f"{n} pictures in {out}")
 
 
-for verb in (evaluate, report, compare):
+for verb in (show, export, evaluate, report, compare):
     app.command()(verb)
 
 

@@ -71,8 +71,7 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
     method = config.build_method(settings, task)
     start, start_digest = _earlier(settings)
     run = config.identity(settings, data.train.digest(), start_digest)
-    psi = getattr(settings, "features", "")
-    if psi:
+    if psi := feature_network(settings):
         load_features(psi)  # what is missing shows here, not in every client
         if saw(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
@@ -138,10 +137,15 @@ def _check(plan: Plan) -> None:
         plan.method.server_init(Rng((s.seed,)), None, plan.start)  # so does a start that does not fit
 
 
+def feature_network(s: Settings) -> str:
+    """The network ψ that a run trains against; empty where there is none."""
+    return "" if getattr(s, "loss", "") == "gan" else getattr(s, "features", "")
+
+
 def _against(s: Settings | None) -> tuple[str, ...]:
     found: dict[str, None] = {}
     while s is not None:
-        found |= dict.fromkeys(filter(None, [getattr(s, "features", "")]))
+        found |= dict.fromkeys(filter(None, [feature_network(s)]))
         s = config.resolve(str(Folder(Path(s.start)).settings), {}) if s.start else None
     return tuple(found)
 

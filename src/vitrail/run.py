@@ -243,7 +243,7 @@ def _keep(
         "held_out": s.held_out,
         "bytes_up": sum(r["bytes_up"] for r in rows),
         "bytes_down": sum(r["bytes_down"] for r in rows),
-        "privacy": "not private: nothing was noised",
+        "privacy": plan.method.privacy,
     }
     if against := plan.against:
         about["trained_against"] = list(against)

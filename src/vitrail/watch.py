@@ -20,7 +20,7 @@ from rich.progress import (
 
 from vitrail.engines.rounds import Outcome
 from vitrail.nets.features import TRAINED_ON
-from vitrail.plan import Plan
+from vitrail.plan import Plan, feature_network
 from vitrail.report.quantities import number, size
 from vitrail.run import Run
 
@@ -50,7 +50,7 @@ class Terminal:
     def begin(self, plan: Plan, done: int) -> None:
         """Say what will run."""
         s, p = plan.settings, plan.partition
-        self.folder = plan.folder.path
+        self.folder, self.privacy = plan.folder.path, plan.method.privacy
         held = sorted(len(i) for i in p.indices if len(i))
         most = f" to {held[-1]}" if held[-1] != held[0] else ""
         self.console.print(
@@ -58,7 +58,7 @@ class Terminal:
             f"({escape(s.partition)}) of {held[0]}{most} pictures, {s.rounds} rounds, seed {s.seed}"
             + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
         )
-        if psi := getattr(s, "features", ""):
+        if psi := feature_network(s):
             self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
         for note in plan.notes:
             self.console.print(f"[yellow]{escape(note)}[/yellow]")
@@ -124,7 +124,7 @@ class Terminal:
             self.console.print(f"  best    {kept} (round {best['round'] + 1}, fd {number(best['fd'])})")
         self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")
         self.console.print(f"  report  {escape(str(run.folder / 'report.html'))}")
-        self.console.print("  privacy: not private (nothing was noised)")
+        self.console.print(f"  privacy {escape(self.privacy)}", soft_wrap=True)
         where = escape(str(run.folder))
         self.console.print(f"  more pictures: vitrail sample {where} -n 64 -o grid.png", soft_wrap=True)
         self.console.print(f"  how good is it: vitrail evaluate {where}", soft_wrap=True)

@@ -14,8 +14,10 @@ from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked, random_signs, sample_mask
 from vitrail.nets.moments import Moments, class_moments, mix, moment_loss, to_float
 from vitrail.rng import Rng
+from vitrail.state import load as load_state
 from vitrail.wire.entropy import ideal_bytes
 from vitrail.wire.message import decode
+from vitrail.wire.scores import levels
 
 
 @pytest.mark.parametrize("times_theta", [False, True])
@@ -145,23 +147,139 @@ def test_classes_beyond_a_batch_take_turns_and_absent_ones_stay_as_they_were():
 
 
 def test_a_batch_smaller_than_the_classes_still_trains_them_all(tmp_path, monkeypatch):
-    from vitrail.methods import prism
+    from vitrail.methods import prism_loss
 
     seen = set()
-    real = prism.class_moments
-    monkeypatch.setattr(prism, "class_moments", lambda f, y, c: seen.update(y.tolist()) or real(f, y, c))
+    real = prism_loss.class_moments
+    monkeypatch.setattr(prism_loss, "class_moments", lambda f, y, c: seen.update(y.tolist()) or real(f, y, c))
     federate(quick("prism", rounds=1, batch=4, local_steps=3), tmp_path, holds=shares(each=60))
     assert seen == set(range(10))
+
+
+def sent_masks(method, server, traffic):
+    """The masks of the replies, as the server reads them."""
+    coded = [next(p for p in decode(raw).parts if p.name == "mask").array() for _, raw in traffic.replies]
+    return [method.decode_mask(server, raw) for raw in coded]
+
+
+def first_state(method):
+    """The server as it stands when the first replies come."""
+    rng = Rng((5,)).child("server")
+    return method.open_round(method.server_init(rng.child("init")), list(shares()), rng.child(0, "open"))[0]
 
 
 def test_the_server_averages_masks_into_theta(tmp_path):
     method = quick("prism", rounds=1)
     fed, _, traffic = federate(method, tmp_path)
-    coded = [next(p for p in decode(r).parts if p.name == "mask").array() for _, r in traffic.replies]
-    masks = [method.decode_mask({"counts": None}, raw) for raw in coded]
-    assert np.array_equal(fed.server["counts"], sum(m.astype(int) for m in masks))
+    masks = sent_masks(method, first_state(method), traffic)
     theta = np.clip(sum(m.astype(float) for m in masks) / 3, method.clamp, 1 - method.clamp)
-    assert np.allclose(method.scores(fed.server).numpy(), np.log(theta / (1 - theta)), atol=1e-5)
+    assert np.abs(fed.server["s"] / 1024 - np.log(theta / (1 - theta))).max() <= 0.5 / 1024 + 1e-9
+
+
+@pytest.mark.parametrize("how", ["expected", "sampled"])
+def test_mada_moves_scores_by_the_distance_of_masks(how, tmp_path):
+    plain, *_ = federate(quick("prism", rounds=1), tmp_path / "a")
+    method = quick("prism", rounds=1, mada=how)
+    fed, *_ = federate(method, tmp_path / "b")
+    s_t, s_agg = (s / 1024 for s in (first_state(method)["s"], plain.server["s"]))
+    a, b = (1 / (1 + np.exp(-s)) for s in (s_t, s_agg))
+    lam = np.mean(a * (1 - b) + b * (1 - a))
+    told = fed.server["lambda"] / 65536
+    assert told == pytest.approx(lam, abs=1e-5 if how == "expected" else 4 * 0.5 / math.sqrt(method.size))
+    assert np.abs(fed.server["s"] / 1024 - ((1 - told) * s_t + told * s_agg)).max() <= 1 / 1024
+
+
+@pytest.mark.parametrize("settings", [{"mada": "expected"}, {"mada": "sampled", "alpha": 40}, {"alpha": 100}])
+def test_clients_that_follow_changes_hold_the_servers_scores(settings, tmp_path):
+    """What a client computes from counts and λ, round after round, has the bits of what the server has."""
+    method = quick("prism", rounds=4, **settings)
+    fed, outcomes, traffic = federate(method, tmp_path, rounds=3)
+    assert all(len(o.answered) == 3 for o in outcomes)
+    assert {p.name for p in decode(traffic.requests[-1][1]).parts}.isdisjoint({"full"})
+    server, _ = method.open_round(fed.server, list(shares()), Rng((1,)))
+    for client in shares():
+        held = load_state(tmp_path / f"{client}.safetensors")["state"]
+        change = {name: array for name, (_, array) in method.broadcast(server, client, False).parts.items()}
+        whole = {name: array for name, (_, array) in method.broadcast(server, client, True).parts.items()}
+        assert np.array_equal(method.read(held, change), fed.server["s"])
+        assert np.array_equal(method.read({}, whole), fed.server["s"])
+
+
+@pytest.mark.parametrize(("path", "alpha"), [("backward", 50), ("forward", 30), ("backward", 0), ("forward", 100)])
+def test_alpha_counts_real_layers_from_the_end_or_the_start(path, alpha):
+    """The 8x8 network has five layers: first, three of a block, last."""
+    method = quick("prism", alpha=alpha, path=path)
+    sizes = list(method.sizes)
+    assert len(sizes) == 5
+    n = round(alpha / 100 * 5)
+    expected = sum(sizes[5 - n :]) if path == "backward" else sum(sizes[:n])
+    assert method.elements == (method.size - expected, expected)
+    masked, scored = method.split
+    assert scored.start == (0 if path == "forward" else method.size - expected)
+    assert masked.stop - masked.start + scored.stop - scored.start == method.size
+
+
+@pytest.mark.parametrize("form", ["s", "theta"])
+def test_score_layers_are_averaged_as_the_paper_says(form, tmp_path):
+    method = quick("prism", rounds=1, alpha=100, score_form=form, score_codec="float32")
+    fed, _, traffic = federate(method, tmp_path)
+    sent = [next(p for p in decode(raw).parts if p.name == "scores").array() for _, raw in traffic.replies]
+    mean = np.mean([x.astype(np.float64) for x in sent], axis=0)
+    theta = np.clip(mean, method.clamp, 1 - method.clamp)
+    expected = np.log(theta / (1 - theta)) if form == "theta" else mean
+    assert np.abs(fed.server["s"] / 1024 - expected).max() <= 0.5 / 1024 + 1e-6
+    assert set(method.declares()) == {"scores", "metric.loss"}
+
+
+def test_score_layers_cost_two_or_four_bytes_and_lose_nothing_in_float32(tmp_path):
+    for codec, each in (("float16", 2), ("float32", 4)):
+        method = quick("prism", rounds=1, alpha=100, score_codec=codec)
+        _, (outcome,), _ = federate(method, tmp_path / codec)
+        assert each * method.size < outcome.up["client-0"] < each * method.size + 200
+
+
+def test_noise_is_added_to_theta_and_clipped_before_the_mask_is_drawn():
+    method = quick("prism", noise=0.3, clip=0.1, alpha=100, score_form="theta")
+    s = torch.linspace(-4, 4, method.size)
+    message = Incoming(0, {"seed": np.array([7]), "draws": np.array([8]), "stratum": np.array([0, 3])})
+    theta = method.upload(s, np.zeros(method.size, np.int16), message, Rng((3,)))["scores"]
+    assert theta.min() == pytest.approx(0.1)
+    assert theta.max() == pytest.approx(0.9)
+    middle = torch.sigmoid(s).numpy()
+    inside = (theta > 0.1) & (theta < 0.9) & (np.abs(middle - 0.5) < 0.05)  # noise that clipping hardly touches
+    assert np.std(theta[inside] - middle[inside]) > 0.15
+    assert "not private" in method.privacy
+    assert "0.3" in method.privacy
+
+
+def test_klms_uploads_a_tenth_of_a_bit_and_follows_what_was_learned(tmp_path):
+    method = quick("prism", rounds=3, coding="klms")
+    _, outcomes, traffic = federate(method, tmp_path)
+    assert all(len(o.answered) == 3 for o in outcomes), outcomes[0].left_out
+    assert 8 * (outcomes[1].up["client-0"] - 150) < 0.1 * method.size
+    masks = sent_masks(method, first_state(method), type(traffic)([], traffic.replies[:3]))
+    theta = 1 / (1 + np.exp(-first_state(method)["s"] / 1024))
+    for mask in masks:
+        assert set(np.unique(mask)) == {0, 1}
+        assert abs(mask.mean() - theta.mean()) < 0.05
+    assert not np.array_equal(masks[0], masks[1])  # each client has draws of its own
+
+
+@pytest.mark.parametrize("average", ["adam", "none"])
+def test_other_averages_train_too(average, tmp_path):
+    method = quick("prism", rounds=6, local_steps=8, batch=30, average=average, ama_lr=0.05)
+    _, outcomes, _ = federate(method, tmp_path, holds=shares(each=60))
+    assert all(len(o.answered) == 3 for o in outcomes), outcomes[0].left_out
+    assert np.isfinite([o.metrics["loss"] for o in outcomes]).all()
+
+
+def test_gan_loss_trains_a_private_discriminator(tmp_path):
+    method = quick("prism", rounds=2, loss="gan")
+    _, outcomes, traffic = federate(method, tmp_path)
+    assert all(len(o.answered) == 3 for o in outcomes), outcomes[0].left_out
+    kept = load_state(tmp_path / "client-0.safetensors")["state"]["loss"]
+    assert "net" in kept
+    assert {p.name for _, raw in traffic.replies for p in decode(raw).parts} == {"mask", "metric.loss"}
 
 
 def test_a_mask_costs_one_bit_an_element_and_counts_two_for_three_clients(tmp_path):
@@ -175,26 +293,27 @@ def test_a_mask_costs_one_bit_an_element_and_counts_two_for_three_clients(tmp_pa
 def test_coding_changes_bytes_and_nothing_else(tmp_path):
     fed, outcomes, _ = federate(quick("prism", rounds=3), tmp_path / "a")
     packed, plain, _ = federate(quick("prism", rounds=3, coding="packed"), tmp_path / "b")
-    assert np.array_equal(fed.server["counts"], packed.server["counts"])
+    assert np.array_equal(fed.server["s"], packed.server["s"])
     for t in (1, 2):
         assert outcomes[t].up["client-0"] < 0.7 * plain[t].up["client-0"]
         assert outcomes[t].down["client-0"] < plain[t].down["client-0"]
         assert outcomes[t].floats_up == plain[t].floats_up
         assert outcomes[t].floats_down == plain[t].floats_down
-    assert outcomes[2].down["client-0"] < 0.7 * outcomes[1].down["client-0"]  # θ is coded under the θ before it
+    assert outcomes[1].down["client-0"] < 0.8 * plain[1].down["client-0"]  # θ is coded under the θ before it
 
 
 def test_uploads_and_counts_are_within_a_hundredth_of_the_ideal(tmp_path):
     method = quick("prism", rounds=3)
     two, *_ = federate(method, tmp_path, rounds=2)
-    _, _, traffic = federate(method, tmp_path, rounds=1, fed=two)
-    known = method.known_levels(two.server)
+    three, _, traffic = federate(method, tmp_path, rounds=1, fed=two)
+    known = levels(two.server["s"])
+    total = np.zeros(method.size, int)
     for _, raw in traffic.replies:
         coded = next(p for p in decode(raw).parts if p.name == "mask").array()
-        assert len(coded) <= 1.01 * ideal_bytes(method.decode_mask(two.server, coded), known, 2) + 16
-    for _, raw in traffic.requests:
-        change = next(p for p in decode(raw).parts if p.name == "change").array()
-        assert len(change) <= 1.01 * ideal_bytes(two.server["counts"], two.server["before"], 4) + 32
+        mask = method.decode_mask(two.server, coded)
+        assert len(coded) <= 1.01 * ideal_bytes(mask, known, 2) + 16
+        total += mask
+    assert len(three.server["counts"]) <= 1.01 * ideal_bytes(total, levels(two.server["s"], 4), 4) + 32
 
 
 def test_a_late_joiner_gets_all_counts_and_one_that_holds_others_asks_for_them(tmp_path):
@@ -203,27 +322,19 @@ def test_a_late_joiner_gets_all_counts_and_one_that_holds_others_asks_for_them(t
     fed, *_ = federate(method, tmp_path, rounds=2, holds=few)
     _, _, traffic = federate(method, tmp_path, rounds=1, holds=all_, fed=fed)
     named = {client: {p.name for p in decode(raw).parts} for client, raw in traffic.requests}
-    assert "change" in named["client-0"]
+    assert "counts" in named["client-0"]
     assert "full" in named["client-2"]
 
     away, _, _ = federate(method, tmp_path / "x", rounds=2)
     (tmp_path / "x" / "client-1.safetensors").unlink()  # it lost what it held
     _, (outcome,), traffic = federate(method, tmp_path / "x", rounds=1, fed=away)
     asked = [{p.name for p in decode(raw).parts} for client, raw in traffic.requests if client == "client-1"]
-    assert ["change" in asked[0], "full" in asked[1]] == [True, True]
+    assert ["counts" in asked[0], "full" in asked[1]] == [True, True]
     assert outcome.answered == ["client-0", "client-1", "client-2"]
 
 
-def test_scores_stay_finite_when_all_masks_agree(tmp_path):
-    method = quick("prism")
-    counts = np.array([0, 3] * (method.size // 2), np.int32)
-    s = method.scores({"seed": 1, "counts": counts, "clients": 3})
-    assert torch.isfinite(s).all()
-    assert torch.sigmoid(s).min() == pytest.approx(method.clamp)
-
-
 def upload(method, k, of, theta, round_=0):
-    message = Incoming(round_, {"seed": np.array([7], np.uint64), "stratum": np.array([k, of])})
+    message = Incoming(round_, {"draws": np.array([7], np.uint64), "stratum": np.array([k, of])})
     return method.uniform(message, Rng((k,)).child("upload")) < theta
 
 
@@ -245,10 +356,10 @@ def test_the_product_is_the_frozen_network_under_the_final_mask(tmp_path):
     model = method.products(fed.server)["generator"]
     generator = open_model(model, tuple("0123456789"))
     weights = torch.cat([p.flatten() for p in generator.net.parameters()])
-    mask = torch.from_numpy(fed.server["counts"]) / 3 > 0.5
+    mask = torch.from_numpy(fed.server["s"]) > 0
     assert weights.equal(Masked(build("small", (1, 8, 8), 10), fed.server["seed"]).W * mask)
-    assert set(model.tree) == {"generator", "shape", "classes", "seed", "mask"}
-    assert model.tree["mask"].nbytes == -(-method.size // 8)
+    assert set(model.tree) == {"generator", "width", "shape", "classes", "seed", "mask"}
+    assert model.tree["mask"].nbytes <= method.size // 8 + 2
 
 
 def test_training_lowers_the_loss(tmp_path):

@@ -100,6 +100,11 @@ class Method(Protocol):
     @property
     def task(self) -> Task: ...
 
+    @property
+    def privacy(self) -> str:
+        """What may be said of a run's privacy, in words; it stands in the model file."""
+        ...
+
     def declares(self) -> Mapping[str, Declared]:
         """Every part a reply may have. Parts named `metric.*` are means over clients that a person may watch."""
         ...
@@ -139,6 +144,10 @@ class Method(Protocol):
 
 class Simple:
     """The calls most methods leave as they are: everyone asked takes part and all parts are sums."""
+
+    @property
+    def privacy(self) -> str:
+        return "not private: nothing was noised"
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
         return {}

@@ -1,14 +1,15 @@
 """PRISM: Privacy-Preserving Improved Stochastic Masking for Federated Generative Models.
 
-Seo, Han, Yoo; ICLR 2025. Here in its plain form (PRISM-0): every party builds the same frozen random network W from
-one seed; clients learn scores s for a mask over it by matching feature moments (Eq. 1), and upload one binary mask;
-the server averages masks into θ.
+Seo, Han, Yoo; ICLR 2025. Every party builds the same frozen random network W from one seed; clients learn scores s for
+a mask over it by matching feature moments (Eq. 1), and upload one binary mask; the server averages masks into θ
+(Algorithm 1), moves its scores part of the way (MADA), and may take some layers as scores (PRISM-α, Algorithm 2).
 
 What differs from the paper, and why (docs/results.md has the figures): real moments are computed once per client, as
-they never change; the fakes' moments are smoothed by an exponential average; with labels, moments are matched per
-class; uploaded masks are drawn jointly (sampling="independent" is the paper's), because K independent draws carry θ
-away at every round; scores start wider and move faster, and the learning rate falls along a cosine (score_std=1, lr=0.1
-and schedule="constant" are the paper's); the stored mask is θ > 1/2 (final_mask="sample" is the paper's).
+they never change; with labels, moments are matched per class; uploaded masks are drawn jointly
+(sampling="independent" is the paper's), because K independent draws carry θ away at every round; the fakes' moments
+are smoothed exponentially (average="adam" is the paper's); scores start wider and move faster, and the learning rate
+falls along a cosine (score_std=1, lr=0.1 and schedule="constant" are the paper's); the stored mask is θ > 1/2
+(final_mask="sample" is the paper's). All that travels is coded under what both sides know (coding="packed" is not).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -24,22 +25,22 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vitrail.cache import remember
 from vitrail.data.pictures import Pictures
-from vitrail.errors import VitrailError
+from vitrail.errors import Malformed, VitrailError
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
+from vitrail.methods.prism_loss import AdamAveraged, Adversary, Averaged, Loss, public_features, real_moments
 from vitrail.nets import generators
-from vitrail.nets.features import Features, load_features
+from vitrail.nets.features import parse_layers
 from vitrail.nets.masked import Masked, sample_mask
-from vitrail.nets.moments import Moments, class_moments, mix, moment_loss
-from vitrail.nets.pretrained import weights_digest
+from vitrail.nets.supermask import encode_mask
 from vitrail.rng import Rng
 from vitrail.state import State
-from vitrail.wire.codecs import Array, bits_for
-from vitrail.wire.entropy import decode, encode
+from vitrail.wire import scores
+from vitrail.wire.codecs import Array
+from vitrail.wire.entropy import decode, decode_values, encode, encode_values
+from vitrail.wire.klms import Klms, stream_of, with_stream
 from vitrail.wire.message import NO_BASE, digest
-
-LEVELS = 32
+from vitrail.wire.scores import Scores
 
 
 @dataclass(frozen=True)
@@ -47,32 +48,63 @@ class Prism(Simple):
     """PRISM's settings."""
 
     task: Task
-    generator: Annotated[Literal["small", "resnet"], Field(description="network: small, or the paper's resnet")] = (
-        "small"
-    )
+    generator: Annotated[
+        Literal["small", "resnet", "sngan", "dcgan"], Field(description="network; the paper's is resnet")
+    ] = "small"
+    width: Annotated[float, Field(gt=0, le=8, description="times so many channels in the generator")] = 1.0
+    loss: Annotated[
+        Literal["moments", "gan"], Field(description="feature moments, or a discriminator (the paper's ablation)")
+    ] = "moments"
     features: Annotated[str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar, vgg19")] = (
         "auto"
     )
+    layers: Annotated[str, Field(description="layers of ψ: all, or numbers from 0 such as 1,3,7")] = "all"
     local_steps: Annotated[int, Field(ge=1, description="iterations per client and round (paper: 100)")] = 20
     batch: Annotated[int, Field(ge=2, description="pictures generated per iteration (paper: 64)")] = 50
     lr: Annotated[float, Field(gt=0, description="Adam's learning rate on the scores (paper: 0.1)")] = 0.3
     schedule: Annotated[Literal["cosine", "constant"], Field(description="the learning rate over the rounds")] = (
         "cosine"
     )
-    smoothing: Annotated[float, Field(gt=0, le=1, description="weight of a batch in the fakes' moments; 1: none")] = 0.1
-    score_std: Annotated[float, Field(gt=0, description="the first scores are N(0, score_std²) (paper: 1)")] = 3.0
-    clamp: Annotated[float, Field(gt=0, lt=0.5, description="θ is kept within [clamp, 1 - clamp]")] = 0.02
+    average: Annotated[
+        Literal["exponential", "adam", "none"],
+        Field(description="how the fakes' moments are averaged over batches: adam is the paper's AMA"),
+    ] = "exponential"
+    smoothing: Annotated[float, Field(gt=0, le=1, description="weight of a batch in the exponential average")] = 0.1
+    ama_lr: Annotated[float, Field(gt=0, description="rate of the paper's AMA (paper: 0.005)")] = 0.005
+    score_init: Annotated[
+        Literal["normal", "uniform"], Field(description="first scores: N(0, score_std²), or θ uniform")
+    ] = "normal"
+    score_std: Annotated[float, Field(gt=0, description="spread of normal first scores (paper: 1)")] = 3.0
+    clamp: Annotated[float, Field(ge=0.001, lt=0.5, description="averaged θ is kept within [clamp, 1 - clamp]")] = 0.02
     gradient: Annotated[
         Literal["identity", "theta"], Field(description="straight-through gradient: plain, or times θ")
     ] = "identity"
+    mada: Annotated[
+        Literal["off", "sampled", "expected"],
+        Field(description="move scores by λ towards the average, λ the distance of masks (paper: sampled)"),
+    ] = "off"
+    alpha: Annotated[float, Field(ge=0, le=100, description="per cent of layers that send scores (PRISM-α)")] = 0.0
+    path: Annotated[Literal["backward", "forward"], Field(description="score layers: the last, or the first")] = (
+        "backward"
+    )
+    score_form: Annotated[
+        Literal["s", "theta"], Field(description="score layers send s (section 4.2) or θ (Algorithm 2)")
+    ] = "s"
+    score_codec: Annotated[Literal["float16", "float32"], Field(description="how score layers travel up")] = "float16"
+    noise: Annotated[
+        float, Field(ge=0, description="σ of Algorithm 1's noise on θ before sampling; by itself no claim of privacy")
+    ] = 0.0
+    clip: Annotated[float, Field(gt=0, lt=0.5, description="noised θ is kept within [clip, 1 - clip]")] = 0.1
     sampling: Annotated[
         Literal["stratified", "independent"],
         Field(description="how the K uploaded masks are drawn: jointly, so that their mean strays less, or each alone"),
     ] = "stratified"
     coding: Annotated[
-        Literal["entropy", "packed"],
-        Field(description="how masks and counts travel: coded under the last counts, or as packed bits"),
+        Literal["entropy", "packed", "klms"],
+        Field(description="how masks travel up: coded under θ_t, as packed bits, or chosen from common draws (lossy)"),
     ] = "entropy"
+    klms_bits: Annotated[int, Field(ge=1, le=12, description="klms: bits to choose a block's candidate")] = 6
+    klms_block: Annotated[int, Field(ge=1, description="klms: elements a block")] = 64
     final_mask: Annotated[
         Literal["mode", "sample"],
         Field(description="the stored mask: θ > 1/2, or drawn from θ as in the paper"),
@@ -80,167 +112,221 @@ class Prism(Simple):
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 12}
 
+    # -- what both sides know ---------------------------------------------------------------------------------------
+
     def net(self, seed: int) -> Masked:
         """The frozen network both sides build from the seed."""
-        g = generators.build(self.generator, self.task.shape, self.task.classes)
+        g = generators.build(self.generator, self.task.shape, self.task.classes, self.width)
         return Masked(g, seed).to(self.task.device)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of the mask, layer by layer."""
+        with torch.device("meta"):
+            g = generators.build(self.generator, self.task.shape, self.task.classes, self.width)
+        return tuple(p.numel() for p in g.parameters())
 
     @property
     def size(self) -> int:
         """Elements of the mask."""
-        with torch.device("meta"):
-            g = generators.build(self.generator, self.task.shape, self.task.classes)
-        return sum(p.numel() for p in g.parameters())
+        return sum(self.sizes)
+
+    @cached_property
+    def split(self) -> tuple[slice, slice]:
+        """Elements that travel as a mask, and those of PRISM-α's score layers: α% of the layers, the last or first."""
+        n = round(self.alpha / 100 * len(self.sizes))
+        if self.path == "forward":
+            cut = sum(self.sizes[:n])
+            return slice(cut, self.size), slice(0, cut)
+        cut = sum(self.sizes[: len(self.sizes) - n])
+        return slice(0, cut), slice(cut, self.size)
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """How many elements travel as a mask, and how many as scores."""
+        masked, scored = self.split
+        return masked.stop - masked.start, scored.stop - scored.start
 
     def declares(self) -> Mapping[str, Declared]:
-        coded = self.coding == "entropy"
-        mask = Declared("sum", "bytes", self.size, limit=1.0, unpack=self.decode_mask) if coded else (
-            Declared("sum", "u1", self.size, limit=1.0)
-        )  # fmt: skip
-        return {
-            "mask": mask,
-            "metric.loss": Declared("sum", "float32", 1, limit=2.0**40),
-        }
+        parse_layers(self.features, self.layers)
+        masked, scored = self.elements
+        declared = {"metric.loss": Declared("sum", "float32", 1, limit=2.0**40)}
+        if masked:
+            declared["mask"] = Declared("sum", "bytes", masked, limit=1.0, unpack=self.decode_mask)
+        if scored:
+            declared["scores"] = Declared("sum", self.score_codec, scored, limit=32.0)
+        return declared
 
-    # -- server ---------------------------------------------------------------------------------------------------
+    @property
+    def privacy(self) -> str:
+        """What may be said of it: Algorithm 1's noise alone bounds nothing that a picture can change."""
+        if not self.noise:
+            return super().privacy
+        return f"not private: noise of σ = {self.noise:g} on θ, but nothing bounds what one picture changes in θ"
+
+    # -- server -----------------------------------------------------------------------------------------------------
 
     def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
-        """Only a seed: W and the first scores N(0, score_std²) follow from it."""
+        """A seed: W and the first scores s_0 follow from it."""
         if start is None:
-            return {"seed": rng.child("network").seed(), "counts": None, "clients": 0, "told": {}}
-        if start["counts"] is None or start["counts"].shape != (self.size,):
+            seed = rng.child("network").seed()
+            return {"seed": seed, "s": self.first_scores(seed), "closed": 0, "told": {}}
+        if start["s"].shape != (self.size,):
             raise VitrailError(
                 "from= names a run with another generator, picture size or labels; start from one like this"
             )
         return {**start, "told": {}}
 
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
-        """Everyone asked takes part; who they are gives each a stratum. θ_t is coded once for all of them."""
-        opened = {**server, "who": list(clients)}
-        if server["counts"] is not None and self.coding == "entropy":
-            counts, alphabet = server["counts"], server["clients"] + 1
-            opened["full"] = encode(counts, np.zeros(self.size, np.int32), alphabet)
-            if server.get("before") is not None:  # for those who hold what the last round began with
-                opened["change"] = encode(counts, levels(server["before"], server["before_clients"]), alphabet)
+    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+        """Everyone asked takes part, in a stratum each. All of s_t is coded only if somebody needs it."""
+        opened = {**server, "who": list(clients), "draws": rng.child("public draws").seed()}
+        if server["closed"] and not all(self.holds(server, client) for client in clients):
+            opened["full"] = encode_values(server["s"])
         return opened, clients
 
+    def holds(self, server: State, client: str) -> bool:
+        """Whether a client took part in the last round, and so holds what it began with."""
+        return bool(server["told"].get(client) == server["closed"] - 1)
+
     def broadcast(self, server: State, client: str, full: bool) -> Outgoing:
-        """θ_t as exact counts of masks, coded under θ_{t-1} for a client that holds it; the same for all of those."""
-        parts = {"seed": ("seed", np.array([server["seed"]], np.uint64))}
-        base, numbers = NO_BASE, {}
-        if self.sampling == "stratified":
-            parts["stratum"] = (
-                "int32",
-                np.array([server["who"].index(client), len(server["who"])], np.int32),
-            )
-        if server["counts"] is not None:
-            parts["clients"] = ("int32", np.array([server["clients"]], np.int32))
-            if self.coding == "packed":
-                parts["counts"] = (bits_for(server["clients"]), server["counts"])
-            elif not full and "change" in server and server["told"].get(client) == server["rounds"] - 1:
-                parts["change"], base = ("bytes", server["change"]), digest(server["before"].tobytes())
-            else:
-                parts["full"] = ("bytes", server["full"])
-            numbers = {"change": self.size, "full": self.size}
+        """s_t: for a client that holds s_{t-1} the masks' counts, and MADA's λ; else whole; at first, from the seed."""
+        parts: dict[str, tuple[str, Array]] = {
+            name: ("seed", np.array([server[name]], np.uint64)) for name in ("seed", "draws")
+        }
+        parts["stratum"] = ("int32", np.array([server["who"].index(client), len(server["who"])], np.int32))
+        base = NO_BASE
+        if server["closed"] and self.holds(server, client) and not full:
+            base = server["base"]
+            parts["step"] = ("int32", np.array([server["clients"], server["lambda"]], np.int32))
+            parts |= {name: ("bytes", server[name]) for name in ("counts", "changes") if name in server}
+        elif server["closed"]:
+            parts["full"] = ("bytes", server["full"] if "full" in server else encode_values(server["s"]))
+        masked, scored = self.elements
+        numbers = {"counts": masked, "changes": scored, "full": self.size}
         return Outgoing(parts, base, numbers)
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
-        """θ_{t+1} = mean of the masks, kept as counts: integers are the same on every machine."""
-        kept = {k: v for k, v in server.items() if k not in ("full", "change", "who")}
-        now = server.get("rounds", 0)
-        told = {**server["told"], **dict.fromkeys(server["who"], now)}  # who may hold what this round began with
-        after = {"counts": sums.values["mask"].astype(np.int32), "clients": sums.clients, "rounds": now + 1}
-        before = {"before": server["counts"], "before_clients": server["clients"]}
-        return {**kept, **after, **(before if self.coding == "entropy" else {}), "told": told}
+    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+        """θ_agg = mean of the masks, s_agg = logit(θ_agg); score layers: the mean; then MADA's step."""
+        s_t, t = server["s"], server["closed"]
+        s_agg, after = s_t.copy(), {"seed": server["seed"]}
+        masked, scored = self.split
+        if "mask" in sums.values:
+            counts = sums.values["mask"].astype(np.int32)
+            s_agg[masked] = scores.from_counts(counts, sums.clients, self.clamp)
+        if "scores" in sums.values:
+            mean = sums.values["scores"] / sums.clients
+            theta = self.score_form == "theta"
+            s_agg[scored] = scores.from_theta(mean, self.clamp) if theta else scores.on_grid(mean)
+        lam = scores.ONE
+        if self.mada != "off":
+            lam = scores.distance(s_t, s_agg, rng.child("mada").numpy() if self.mada == "sampled" else None)
+        s = scores.step(s_t, s_agg, lam)
+        if "mask" in sums.values:
+            known, alphabet = scores.levels(s_t[masked], sums.clients + 1), sums.clients + 1
+            after["counts"] = encode(counts, known, alphabet, packed=self.coding == "packed")
+        if "scores" in sums.values:
+            after["changes"] = encode_values(s[scored].astype(np.int32) - s_t[scored])
+        told = {**server["told"], **dict.fromkeys(server["who"], t)}  # they may hold what this round began with
+        after |= {"s": s, "base": digest(s_t.tobytes()), "clients": sums.clients, "lambda": lam}
+        return {**after, "closed": t + 1, "told": told}
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """The supermask M* over W, a seed and one bit per weight; and θ, from which papers draw a mask a batch."""
-        theta = torch.sigmoid(self.scores(server))
-        if self.final_mask == "mode":
-            mask = theta > 0.5
-        else:
-            generator = Rng((server["seed"],)).child("final mask").torch()
-            mask = torch.rand(theta.shape, generator=generator) < theta
-        about = {"generator": self.generator, "shape": list(self.task.shape), "classes": self.task.classes}
-        about["seed"] = server["seed"]
-        products = {"generator": Model("masked", {**about, "mask": np.packbits(mask.numpy())})}
-        if server["counts"] is not None:
-            products["ensemble"] = Model("ensemble", {**about, "theta": theta.half()})
+        """The supermask M* over W, a seed and a coded mask; and θ, from which papers draw a mask a batch."""
+        mask = server["s"] > 0
+        if self.final_mask == "sample":
+            draw = Rng((server["seed"],)).child("final mask").numpy()
+            mask = draw.random(self.size) < scores.theta(server["s"])
+        about: State = {"generator": self.generator, "shape": list(self.task.shape), "classes": self.task.classes}
+        about |= {"width": self.width, "seed": server["seed"]}
+        coded = encode_mask(self.net(server["seed"]), mask)
+        products = {"generator": Model("masked", {**about, "mask": coded})}
+        if server["closed"]:
+            products["ensemble"] = Model("ensemble", {**about, "scores": encode_values(server["s"])})
         return products
 
-    # -- both -----------------------------------------------------------------------------------------------------
-
-    def scores(self, told: Mapping[str, Any]) -> Tensor:
-        """s = logit(clamp(θ)) from seed and counts, to the same bits on both sides."""
-        if told.get("counts") is None:
-            draw = Rng((_first(told["seed"]),)).child("scores").torch()
-            return torch.randn(self.size, generator=draw) * self.score_std
-        theta = torch.from_numpy(np.asarray(told["counts"], np.float32)) / _first(told["clients"])
-        return torch.logit(theta.clamp(self.clamp, 1 - self.clamp))
-
-    def decode_mask(self, server: State, coded: Array) -> Array:
-        """A client's mask, coded under the counts that it was told."""
-        return decode(coded, self.known_levels(server), 2)
-
-    def known_levels(self, told: Mapping[str, Any]) -> Array:
-        """What both sides know of every element: its count of masks in the last round; before the first, nothing."""
-        if told.get("counts") is None:
-            return np.zeros(self.size, np.int32)
-        return levels(told["counts"], _first(told["clients"]))
-
-    def read(self, state: State, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """What the server told, with its counts decoded."""
-        told = dict(parts)
-        if "clients" in told and self.coding == "entropy":
-            alphabet = _first(told["clients"]) + 1
-            if "change" in told:
-                held = levels(state["counts"], state["clients"])
-                told["counts"] = decode(told.pop("change"), held, alphabet)
-            else:
-                told["counts"] = decode(told.pop("full"), np.zeros(self.size, np.int32), alphabet)
-        return told
-
-    # -- client ---------------------------------------------------------------------------------------------------
+    # -- client -----------------------------------------------------------------------------------------------------
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, client side."""
-        told = self.read(state, message.parts)
-        device = self.task.device
-        psi, psi_digest = public_features(self.features, device)
+        told, device = message.parts, self.task.device
+        s_t = self.read(state, told)
         net = self.net(_first(told["seed"]))
-        real = self.real_moments(psi, psi_digest, data)
-        present = torch.nonzero(real.share, as_tuple=True)[0].to(device)
+        loss = self.loss_of(data, rng, state.get("loss", {}))
 
-        s = self.scores(told).to(device).requires_grad_()
+        s = torch.from_numpy(scores.real(s_t)).to(device).requires_grad_()
         optimizer = torch.optim.Adam([s], lr=self.rate(message.round), betas=(0.5, 0.999))
         if "optimizer" in state:  # Adam's averages belong to the client and outlive the round
             optimizer.state[s] = {k: v.clone() for k, v in state["optimizer"].items()}
         draw, every = rng.child("training").torch(), torch.arange(self.batch, device=device)
-        smooth: Moments | None = None
         losses = []
         for i in range(self.local_steps):
             z = torch.randn(self.batch, net.z, generator=draw).to(device)
-            y = present[(i * self.batch + every) % len(present)]  # all its classes in turn
+            y = loss.present[(i * self.batch + every) % len(loss.present)]  # all its classes in turn
             mask = sample_mask(s, draw, self.gradient == "theta")  # M ~ Bern(θ)
-            fake = class_moments(psi(net(mask, z, y if self.task.classes else None)), y, real.share.numel())
-            if smooth is not None:  # a plain average of the first batches, an exponential one after
-                fake = mix(smooth, fake, max(self.smoothing, 1 / (i + 1)))
-            loss = moment_loss(real, fake)  # Eq. 1
+            fakes = net(mask, z, y if self.task.classes else None)  # W⊙M makes fakes
+            batch_loss = loss(fakes, y)  # Eq. 1
             optimizer.zero_grad()
-            loss.backward()
+            batch_loss.backward()
             optimizer.step()
-            smooth = fake.detach()
-            losses.append(loss.detach())
+            losses.append(batch_loss.detach())
 
-        upload = (self.uniform(message, rng) < torch.sigmoid(s.detach().cpu())).numpy()  # M ~ Bern(θ), it travels
-        sent: Array = encode(upload, self.known_levels(told), 2) if self.coding == "entropy" else upload
-        parts = {"mask": sent, "metric.loss": np.array([torch.stack(losses).mean().item()], np.float32)}
-        kept: State = {"optimizer": dict(optimizer.state[s])}
-        if self.coding == "packed" or "counts" not in told:
-            return kept, Reply(parts)
-        counts = np.asarray(told["counts"], np.int32)
-        held = {"counts": counts, "clients": _first(told["clients"])}
-        return {**kept, **held}, Reply(parts, holds=digest(counts.tobytes()))
+        sent = self.upload(s.detach().cpu(), s_t, message, rng)
+        sent["metric.loss"] = np.array([torch.stack(losses).mean().item()], np.float32)
+        kept: State = {"optimizer": dict(optimizer.state[s]), "loss": loss.kept(), "s": s_t}
+        return kept, Reply(sent, holds=digest(s_t.tobytes()))
+
+    def read(self, state: State, told: Mapping[str, Array]) -> Scores:
+        """s_t from what the server told."""
+        if "full" in told:
+            return decode_values(told["full"], self.size)
+        if "step" not in told:
+            return self.first_scores(_first(told["seed"]))
+        clients, lam = map(int, told["step"])
+        s_before: Scores = state["s"]
+        s_agg, (masked, scored) = s_before.copy(), self.split
+        if "counts" in told:
+            known = scores.levels(s_before[masked], clients + 1)
+            s_agg[masked] = scores.from_counts(decode(told["counts"], known, clients + 1), clients, self.clamp)
+        s = scores.step(s_before, s_agg, lam)
+        if "changes" in told:
+            s[scored] = s_before[scored] + decode_values(told["changes"], self.elements[1])
+        return s
+
+    def upload(self, s: Tensor, s_t: Scores, message: Incoming, rng: Rng) -> dict[str, Array]:
+        """What leaves: a mask M ~ Bern(θ) for mask layers, scores for score layers (Algorithm 2)."""
+        theta = torch.sigmoid(s)
+        if self.noise:  # Algorithm 1: θ̃ = θ + N(0, σ²), clipped to [c, 1-c]
+            noise = torch.randn(theta.shape, generator=rng.child("noise").torch()) * self.noise
+            theta = (theta + noise).clamp(self.clip, 1 - self.clip)
+            s = torch.logit(theta)
+        (masked, scored), parts = self.split, {}
+        prior, (has_mask, has_scores) = s_t[masked], self.elements
+        if has_mask and self.coding == "klms":
+            k, draws = _first(message.parts["stratum"]), _first(message.parts["draws"])
+            own = rng.child("upload").numpy()
+            parts["mask"] = with_stream(k, self.klms.encode(s.numpy()[masked], prior, stream(draws, k), own))
+        elif has_mask:
+            mask = (self.uniform(message, rng) < theta).numpy()[masked]
+            parts["mask"] = encode(mask, scores.levels(prior), 2, packed=self.coding == "packed")
+        if has_scores:
+            layers = theta if self.score_form == "theta" else s.clamp(-32, 32)
+            parts["scores"] = layers.numpy()[scored]
+        return parts
+
+    def decode_mask(self, server: State, coded: Array) -> Array:
+        """A client's mask, as the server reads it under the s_t that it told."""
+        prior = server["s"][self.split[0]]
+        if self.coding != "klms":
+            return decode(coded, scores.levels(prior), 2)
+        k, chosen = stream_of(coded)
+        if k >= len(server["who"]):
+            raise Malformed(f"stream {k} of {len(server['who'])}")
+        return self.klms.decode(chosen, prior, stream(server["draws"], k))
+
+    @property
+    def klms(self) -> Klms:
+        """The coder of coding="klms"."""
+        return Klms(self.klms_bits, self.klms_block)
 
     def uniform(self, message: Incoming, rng: Rng) -> Tensor:
         """Uniform numbers to compare θ with: a client's own, or one draw for all clients shifted by k/K for the k-th.
@@ -251,7 +337,7 @@ class Prism(Simple):
         if self.sampling == "independent":
             return torch.rand(self.size, generator=rng.child("upload").torch())
         k, of = map(int, message.parts["stratum"])
-        common = Rng((_first(message.parts["seed"]),)).child("strata", message.round).torch()
+        common = Rng((_first(message.parts["draws"]),)).child("strata").torch()
         return (torch.rand(self.size, generator=common) + k / of) % 1
 
     def rate(self, t: int) -> float:
@@ -260,34 +346,25 @@ class Prism(Simple):
             return self.lr
         return self.lr * (0.5 + 0.5 * math.cos(math.pi * t / self.task.rounds))
 
-    def real_moments(self, psi: Features, psi_digest: str, data: Pictures) -> Moments:
-        """Mean and variance of ψ over this client's pictures, per class; once per content, then from the cache."""
-        classes = max(self.task.classes, 1)
-        labels = data.labels if self.task.classes and data.labels is not None else np.zeros(len(data), np.int64)
-        key = f"{psi_digest} {psi.layers} {classes} {data.digest()}"
+    def first_scores(self, seed: int) -> Scores:
+        """s_0, before the first round."""
+        return scores.first(seed, self.size, self.score_init, self.score_std)
 
-        def compute() -> State:
-            return Moments.of_pictures(psi, data.pixels, labels, classes, self.task.device).tree()
-
-        if len(data) <= self.batch:  # quicker computed than read
-            return Moments.from_tree(compute(), self.task.device)
-        return Moments.from_tree(remember("moments", key, compute), self.task.device)
-
-
-@cache
-def public_features(name: str, device: str) -> tuple[Features, str]:
-    """ψ, public, frozen and used in training only, and a name for its weights; read once a process."""
-    psi = load_features(name, device=device)
-    return psi, weights_digest(psi)
+    def loss_of(self, data: Pictures, rng: Rng, kept: State) -> Loss:
+        """What this client trains against."""
+        classes, device = self.task.classes, self.task.device
+        if self.loss == "gan":
+            return Adversary(data, self.batch, classes, device, rng.child("adversary"), kept)
+        psi, psi_digest = public_features(self.features, self.layers, device)
+        real = real_moments(psi, psi_digest, data, classes, device, self.batch)
+        if self.average == "adam":
+            return AdamAveraged(psi, real, self.ama_lr, kept)
+        return Averaged(psi, real, self.smoothing if self.average == "exponential" else 1.0)
 
 
-def levels(counts: Array, clients: int) -> Array:
-    """Counts of masks as levels of a coder: few enough that a table of symbols by level stays small.
-
-    >>> levels(np.array([0, 3, 10]), 10).tolist(), levels(np.array([0, 500, 1000]), 1000).tolist()
-    ([0, 3, 10], [0, 15, 31])
-    """
-    return counts if clients < LEVELS else counts.astype(np.int64) * LEVELS // (clients + 1)
+def stream(draws: int, k: int) -> int:
+    """The randomness that the k-th client of a round shares with the server."""
+    return Rng((draws,)).child("klms", k).seed()
 
 
 def _first(value: Any) -> int:

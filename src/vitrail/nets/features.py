@@ -131,6 +131,21 @@ class Features(nn.Module):
         return total
 
 
+def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
+    """Which layers of a network a setting names: all, or numbers from 0 such as 1,3,7.
+
+    >>> parse_layers("vgg19", "all"), parse_layers("vgg19", "3,0")
+    (None, (0, 3))
+    """
+    if text == "all":
+        return None
+    depth = len((VGG19 if name == "vgg19" else SMALL).widths)
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) < depth for word in words):
+        raise VitrailError(f"layers={text}: give all, or numbers from 0 to {depth - 1} for {name}, such as layers=0,2")
+    return tuple(sorted({int(word) for word in words}))
+
+
 def halve(y: Tensor, pool: str) -> Tensor:
     """Half the size, an odd one rounded up, so that no picture is too small: 1x1 stays."""
     return (functional.avg_pool2d if pool == "average" else functional.max_pool2d)(y, 2, ceil_mode=True)

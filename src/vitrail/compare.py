@@ -18,6 +18,7 @@ from vitrail.evaluate.measure import Measure
 from vitrail.evaluate.stored import evaluate_stored
 from vitrail.folder import Folder
 from vitrail.nets.features import choose_features
+from vitrail.plan import feature_network
 from vitrail.run import Watch, begin, resume
 
 FREELY = ("out", "seed")  # what a comparison sets itself
@@ -105,7 +106,7 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: Asked)
                 )
     against: dict[str, set[str]] = {}
     for s in (e.settings for e in found):
-        psi = getattr(s, "features", "")
+        psi = feature_network(s)
         against.setdefault(s.data, set()).update([choose_features(s.data) if psi == "auto" else psi] if psi else [])
     return {data: choose_ruler(data, psis) for data, psis in against.items()} if "fd-vitrail" in families else {}
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from vitrail.errors import Malformed
-from vitrail.wire.entropy import decode, encode, ideal_bytes
+from vitrail.wire.entropy import decode, decode_values, encode, encode_values, ideal_bytes
 
 
 @given(data=st.data(), n=st.integers(0, 400), alphabet=st.integers(2, 40), levels=st.integers(1, 12))
@@ -75,3 +76,25 @@ def test_a_code_that_was_cut_changed_or_made_for_other_levels_is_refused():
         bad[at] ^= 64
         with pytest.raises(Malformed):
             decode(bad, levels, 2)
+
+
+@given(hnp.arrays(np.int16, st.integers(1, 400), elements=st.integers(-9, 9) | st.integers(-32768, 32767)))
+def test_values_come_back(values):
+    coded = encode_values(values)
+    assert np.array_equal(decode_values(coded, len(values)), values)
+
+
+@given(st.binary(max_size=60), st.integers(1, 50))
+def test_bytes_that_are_no_values_are_refused_or_are_values(raw, n):
+    try:
+        values = decode_values(np.frombuffer(raw, np.uint8), n)
+    except Malformed:
+        return
+    assert len(values) == n
+
+
+def test_asked_for_packed_symbols_are_packed_and_read_by_anybody():
+    symbols = np.array([0, 1, 1, 0, 0, 0, 0, 0, 0] * 100, np.uint8)
+    coded = encode(symbols, np.zeros(900, np.uint8), 2, packed=True)
+    assert len(coded) == 1 + 113
+    assert np.array_equal(decode(coded, np.zeros(900, np.uint8), 2), symbols)

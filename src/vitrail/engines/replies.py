@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vitrail.errors import Malformed
 from vitrail.methods.base import Declared, Sums, fixed_point_scale
 from vitrail.state import State
+from vitrail.wire.bits import BitCounts
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import LONGEST_REASON, Kind, Part, decode
 
@@ -94,17 +95,24 @@ def _check(part: Part, declared: Mapping[str, Declared], server: State) -> Array
 
 
 class Tally:
-    """Adds up `sum` parts as they arrive, in 64-bit fixed point: memory stays that of one reply, order is nothing."""
+    """Adds up `sum` parts as they arrive, in 64-bit fixed point: memory stays that of one reply, order is nothing.
+
+    Parts that are bits are counted as such.
+    """
 
     def __init__(self, declared: Mapping[str, Declared], clients: int) -> None:
         self.declared = declared
         self.scale = {name: fixed_point_scale(d.limit, clients) for name, d in declared.items()}
         self.total: dict[str, NDArray[np.int64]] = {}
+        self.counts: dict[str, BitCounts] = {}
 
     def add(self, reply: Iterable[Taken]) -> None:
         """Add one client's checked reply."""
         for part, a in ((taken.part, taken.array) for taken in reply):
             if self.declared[part.name].how != "sum":
+                continue
+            if self.declared[part.name].bits:
+                self.counts.setdefault(part.name, BitCounts(a.size)).add(np.packbits(a))
                 continue
             whole = np.rint(a * np.float64(self.scale[part.name])).astype(np.int64) if a.dtype.kind == "f" else a
             if part.name in self.total:  # bits and counts are whole already
@@ -114,7 +122,7 @@ class Tally:
 
     def sums(self, clients: int) -> Sums:
         """All sums as numbers again."""
-        values = {}
+        values = {name: counts.totals().astype(np.float64) for name, counts in self.counts.items()}
         for name, total in self.total.items():
             scale = self.scale[name] if self.declared[name].codec.startswith("float") else 1.0
             values[name] = total / np.float64(scale)

@@ -49,6 +49,11 @@ class Declared:
     limit_bytes: int = 2**28
     unpack: Callable[[State, Array], Array] | None = None  # from bytes, coded under the server's state, to the numbers
 
+    @property
+    def bits(self) -> bool:
+        """Whether every element is 0 or 1."""
+        return (self.least, self.limit) == (0, 1) and not self.codec.startswith("float")
+
 
 @dataclass(frozen=True)
 class Outgoing:

@@ -152,7 +152,7 @@ class Prism(Simple):
         masked, scored = self.elements
         declared = {"metric.loss": Declared("sum", "float32", 1, limit=2.0**40)}
         if masked:
-            declared["mask"] = Declared("sum", "bytes", masked, limit=1.0, unpack=self.decode_mask)
+            declared["mask"] = Declared("sum", "bytes", masked, limit=1.0, least=0.0, unpack=self.decode_mask)
         if scored:
             declared["scores"] = Declared("sum", self.score_codec, scored, limit=32.0)
         return declared

@@ -53,7 +53,7 @@ def test_first_scores_are_normal_or_have_a_uniform_theta(how, expected):
 
 @pytest.mark.parametrize("clients", [1, 3, 10, 20])
 def test_every_count_of_few_clients_has_a_level_of_its_own(clients):
-    s = scores.from_counts(np.arange(clients + 1), clients, 0.02)
+    s = scores.from_counts(np.tile(np.arange(clients + 1), 2000), clients, 0.02)
     assert len(set(scores.levels(s).tolist())) == clients + 1
 
 

@@ -118,7 +118,8 @@ def coding(method: Any, fed: Federation) -> None:
 
 def aggregation(n: int, masks: int = 1000) -> None:
     """Print what adding up masks takes, in units of the time to read them."""
-    packed = np.random.default_rng(0).integers(0, 256, (masks, n // 64 * 8), dtype=np.uint8)
+    n = n // 64 * 64
+    packed = np.random.default_rng(0).integers(0, 256, (masks, n // 8), dtype=np.uint8)
     read = best(lambda: np.bitwise_xor.reduce(packed.view(np.uint64), axis=None))
 
     def count() -> None:

@@ -23,6 +23,7 @@ RUN = b"a run for tests!"
 QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough to be tested in seconds
     "prism": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
     "fedgan": {"width": 4, "z": 8, "batch": 16},
+    "mdgan": {"width": 4, "z": 8, "batch": 16, "k": 2, "swap_every": 1},
 }
 
 

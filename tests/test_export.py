@@ -1,6 +1,7 @@
 """An exported generator gives torch's pictures where there is no torch."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -33,8 +34,8 @@ def exported(run):
     return export_onnx(load(run), run / "model.onnx")
 
 
-def untrained(name, labels, shape=(1, 8, 8), **settings):
-    method = config.build_method(config.resolve(name, settings), Task(shape, labels, 1, 3))
+def untrained(name, labels, **settings):
+    method = config.build_method(config.resolve(name, settings), Task((3, 8, 8), labels, 1, 3))
     return open_model(method.products(method.server_init(Rng((1,))))["generator"], "0123456789"[:labels])
 
 
@@ -60,19 +61,19 @@ def test_pictures_are_those_of_sample_whatever_their_number(run, exported, n):
 
 
 @pytest.mark.parametrize(
-    "generator",
-    [
-        untrained("fedgan", 10, shape=(3, 16, 16), width=4, z=8),
-        untrained("prism", 0, shape=(3, 16, 16)),
-    ],
-    ids=["dcgan", "masked without labels"],
+    ("method", "labels", "settings"),
+    [("fedgan", 10, {"width": 4, "z": 8}), ("prism", 0, {"generator": "dcgan", "width": 0.1})],
+    ids=["ordinary weights", "masked, without labels"],
 )
-def test_the_other_kind_and_pictures_without_labels(generator, tmp_path):
+def test_the_other_kind_and_pictures_without_labels(method, labels, settings, tmp_path):
+    generator = untrained(method, labels, **settings)
     done = export_onnx(generator, tmp_path / "m.onnx")
-    given = {"label": np.array([3, 1, 4])} if generator.classes else {}
+    given = {"label": np.array([3, 1, 4])} if labels else {}
     assert [i.name for i in onnx.load(done.path).graph.input] == ["z", *given]
     pictures = made(done.path, z=noise(generator, 3, seed=2), **given)
-    expected = generator.sample(3, [3, 1, 4] if given else None, seed=2).numpy()
+    expected = generator.sample(3, [3, 1, 4] if labels else None, seed=2).numpy()
+    assert pictures.shape == (3, 3, 8, 8)
+    assert expected.std() > 1e-3
     assert np.abs(pictures - expected).max() < 1e-5
 
 
@@ -113,11 +114,13 @@ def test_the_file_tells_what_it_is_and_nothing_of_this_machine(run, exported):
     assert b".py" not in raw
 
 
-def test_the_command_prints_three_lines_that_work_without_torch(run, tmp_path, capfd):
+def test_the_command_prints_three_lines_that_work_without_torch(run, tmp_path, capsys, caplog, recwarn, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("torch"), "propagate", True)  # where caplog sees the exporter's chatter
     path = tmp_path / "a name.onnx"
     export(str(run), str(path))
-    out, err = capfd.readouterr()
-    assert err == ""
+    out, err = capsys.readouterr()
+    assert (err, recwarn.list) == ("", [])
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
     assert f"{path.stat().st_size:,} bytes" in out
     assert "largest difference" in out
     *_, a, b, c = out.strip().splitlines()

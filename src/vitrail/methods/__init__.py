@@ -16,6 +16,10 @@ METHODS: dict[str, tuple[str, str]] = {
         "vitrail.methods.fedgan:FedGan",
         "federated averaging of a conditional GAN, four synchronisations",
     ),
+    "mdgan": (
+        "vitrail.methods.mdgan:MdGan",
+        "one generator on the server, a discriminator per client; pictures and gradients travel",
+    ),
 }
 
 

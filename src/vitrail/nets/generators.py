@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.nets.winograd import DOUBLE, FOUR, convolve, transform
 
 
 def ups(size: int) -> int:
@@ -42,6 +43,19 @@ class Block(nn.Module):
         out: Tensor = h + F.interpolate(self.bypass(x), scale_factor=2.0)
         return out
 
+    def pixels_first(self, x: Tensor) -> Tensor:
+        """The same on (h, w, n, c)."""
+        h = convolve(normalise(self.bn1, x), transform(self.conv1.weight, DOUBLE), DOUBLE)
+        h = convolve(normalise(self.bn2, h), transform(self.conv2.weight, FOUR), FOUR)
+        beside = x @ self.bypass.weight.flatten(1).T
+        quads = h.unflatten(1, (-1, 2)).unflatten(0, (-1, 2))  # every pixel of x has four
+        return (quads + beside[:, None, :, None]).view_as(h)
+
+
+def normalise(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """ReLU(BN(x)) of (h, w, n, c)."""
+    return F.relu_(bn(x.view(-1, x.shape[-1], 1, 1))).view_as(x)
+
 
 class ResNet(nn.Module):
     """PRISM's generator (its Table 4), without biases or affine BatchNorm; a label joins the noise as one-hot."""
@@ -55,8 +69,29 @@ class ResNet(nn.Module):
         self.last = nn.Conv2d(widths[-1], shape[0], 3, padding=1, bias=False)
 
     def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
-        h = self.blocks(self.first(with_label(z, y, self.classes)[:, :, None, None]))
+        z = with_label(z, y, self.classes)
+        if z.device.type == "cpu" and torch.is_grad_enabled() and self.first.weight.requires_grad:
+            return self.pixels_first(z)
+        h = self.blocks(self.first(z[:, :, None, None]))
         return torch.tanh(self.last(F.relu(self.bn(h))))
+
+    def pixels_first(self, z: Tensor) -> Tensor:
+        """The same, as fast as it can be differentiated on a CPU."""
+        h = (z @ self.first.weight.flatten(1)).view(len(z), -1, 4, 4).permute(2, 3, 0, 1).contiguous()
+        for block in self.blocks:
+            h = block.pixels_first(h)
+        return torch.tanh(narrow(normalise(self.bn, h), self.last.weight)).permute(3, 0, 1, 2)
+
+
+def narrow(x: Tensor, weight: Tensor) -> Tensor:
+    """conv3x3 of (h, w, n, c) to few channels, (channels, h, w, n): every tap by itself, then shifted sums."""
+    h, w, n, c = x.shape
+    taps = weight.permute(2, 3, 0, 1).reshape(-1, c) @ x.view(-1, c).T
+    p = F.pad(taps.view(3, 3, -1, h, w, n), (0, 0, 1, 1, 1, 1))
+    out = p[0, 0, :, :h, :w]
+    for a, b in list(product(range(3), range(3)))[1:]:
+        out = out + p[a, b, :, a : a + h, b : b + w]
+    return out
 
 
 class DcGan(nn.Module):

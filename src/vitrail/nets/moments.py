@@ -68,10 +68,36 @@ def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> Moments:
     member = F.one_hot(y, classes).to(layers[0].dtype)
     count = member.sum(0)
     weight = (member / count.clamp(min=1)).T  # (classes, n): row c averages the pictures of class c
-    flat = [layer.flatten(1) for layer in layers]
-    first = torch.cat([weight @ f for f in flat], 1)
-    second = torch.cat([weight @ f.square() for f in flat], 1)
+    first, second = _Sums.apply(weight, *layers)
     return Moments(first, second, count / len(y))
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight, *layers):
+        ctx.save_for_backward(weight, *layers)
+        first, second = [], []
+        for f in layers:
+            f = f.permute(2, 3, 0, 1) if f.ndim == 4 and not f.is_contiguous() else f.flatten(1)
+            for v, to in ((f, first), (f.square(), second)):
+                s = weight @ v
+                to.append(s.permute(2, 3, 0, 1).flatten(1) if v.ndim == 4 else s)
+        return torch.cat(first, 1), torch.cat(second, 1)
+
+    @staticmethod
+    def backward(ctx, g1, g2):
+        weight, *layers = ctx.saved_tensors
+        sizes = [f[0].numel() for f in layers]
+        out = []
+        for f, a, b in zip(layers, g1.split(sizes, 1), g2.split(sizes, 1)):
+            if f.ndim == 4 and not f.is_contiguous():
+                v = f.permute(2, 3, 0, 1)
+                a, b = (g.unflatten(1, f.shape[1:]).permute(2, 3, 0, 1) for g in (a, b))
+            else:
+                v = f.flatten(1)
+            d = (weight.T @ (2 * b)).mul_(v).add_(weight.T @ a)
+            out.append(d.permute(2, 3, 0, 1) if d.ndim == 4 else d.view_as(f))
+        return None, *out
 
 
 def mix(old: Moments, new: Moments, weight: float) -> Moments:

@@ -96,13 +96,13 @@ _WIDEST = math.ceil(4.5 * GRID / _FINEST)
 
 def levels(s: Scores, symbols: int = 2) -> NDArray[np.uint8]:
     """What a coder knows of each element: its score to an eighth, or coarser where a table of so many symbols for each
-    level that occurs would take more than a fiftieth of packed bits.
+    level that occurs would take more than a tenth of packed bits.
 
     >>> levels(np.array([-9000, 0, 130, 9000] * 1000, np.int16))[:4].tolist()
     [0, 36, 37, 72]
     """
     fine = np.clip((s.astype(np.int32) + _FINEST // 2) // _FINEST, -_WIDEST, _WIDEST) + _WIDEST
     occur = np.count_nonzero(np.bincount(fine))
-    coarser = 1 + int(occur * (symbols - 1) * 1.5 / (1 + len(s) / 400))
+    coarser = 1 + int(occur * (symbols - 1) * 1.5 / (1 + len(s) / 80))
     found: NDArray[np.uint8] = (fine // coarser).astype(np.uint8)
     return found

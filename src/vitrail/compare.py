@@ -17,6 +17,7 @@ from vitrail.evaluate.kept import read, write
 from vitrail.evaluate.measure import Measure
 from vitrail.evaluate.stored import evaluate_stored
 from vitrail.folder import Folder
+from vitrail.methods import METHODS
 from vitrail.nets.features import choose_features
 from vitrail.plan import feature_network
 from vitrail.run import Watch, begin, resume
@@ -48,6 +49,8 @@ class Asked:
 def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
     """The lines of a comparison from methods' names and files; a file's [[runs]] each make one.
 
+    A table with a method's name, such as [prism], holds settings of that method's runs alone.
+
     >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
     [('prism', 4), ('fedgan', 4)]
     """
@@ -59,11 +62,13 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
     for what in whats:
         common = config.read(what)
         runs = common.pop("runs", [{}])
+        tables = {name: common.pop(name) for name in METHODS if isinstance(common.get(name), dict)}
         if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
             raise VitrailError(f"{what}: runs must be tables, each [[runs]] with a name and the settings that differ")
         for own in runs:
             name = str(own.get("name", Path(what).stem))
             values = {**common, **own, **overrides}
+            values = {**tables.get(str(values.get("method")), {}), **values}
             values = {k: v for k, v in values.items() if k not in ("name", *FREELY)}
             try:
                 found.append(Entry(name, config.resolve(values, {})))

@@ -11,11 +11,12 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import vitrail
 from vitrail import config, onnx_export
 from vitrail.artifact import load, open_model
-from vitrail.cli_models import export
+from vitrail.cli import app
 from vitrail.errors import VitrailError
 from vitrail.methods.base import Task
 from vitrail.onnx_export import check_installed, export_onnx
@@ -114,16 +115,15 @@ def test_the_file_tells_what_it_is_and_nothing_of_this_machine(run, exported):
     assert b".py" not in raw
 
 
-def test_the_command_prints_three_lines_that_work_without_torch(run, tmp_path, capsys, caplog, recwarn, monkeypatch):
+def test_the_command_prints_three_lines_that_work_without_torch(run, tmp_path, caplog, recwarn, monkeypatch):
     monkeypatch.setattr(logging.getLogger("torch"), "propagate", True)  # where caplog sees the exporter's chatter
     path = tmp_path / "a name.onnx"
-    export(str(run), str(path))
-    out, err = capsys.readouterr()
-    assert (err, recwarn.list) == ("", [])
+    said = CliRunner().invoke(app, ["export", str(run), "--onnx", str(path)])
+    assert (said.exit_code, said.stderr, recwarn.list) == (0, "", [])
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
-    assert f"{path.stat().st_size:,} bytes" in out
-    assert "largest difference" in out
-    *_, a, b, c = out.strip().splitlines()
+    assert f"{path.stat().st_size:,} bytes" in said.stdout
+    assert "largest difference" in said.stdout
+    *_, a, b, c = said.stdout.strip().splitlines()
     check = "import sys; print('torch' in sys.modules, pictures.shape, pictures.min() >= 0, pictures.max() <= 1)"
     done = subprocess.run([sys.executable, "-c", "\n".join([a, b, c, check])], capture_output=True, text=True)
     assert done.stdout.strip() == "False (8, 1, 8, 8) True True", done.stderr

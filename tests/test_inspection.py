@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from typer.testing import CliRunner
 
 import vitrail
 from tests.federation import quick
 from vitrail import state
 from vitrail.artifact import load, save_model
-from vitrail.cli_models import show
+from vitrail.cli import app
 from vitrail.errors import VitrailError
 from vitrail.inspection import inspect_model, show_model
 from vitrail.methods.base import Model
@@ -104,11 +105,10 @@ def test_all_that_a_person_asks_is_printed(prism):
         assert words in said
 
 
-def test_json_has_everything_of_about_and_nothing_else_on_stdout(prism, capfd):
-    show(str(prism), as_json=True)
-    out, err = capfd.readouterr()
-    found = json.loads(out)
-    assert err == ""
+def test_json_has_everything_of_about_and_nothing_else_on_stdout(prism):
+    said = CliRunner().invoke(app, ["show", str(prism), "--json"])
+    found = json.loads(said.stdout)
+    assert (said.exit_code, said.stderr) == (0, "")
     assert found["about"] == load(prism).about
     assert found == inspect_model(prism)
 
@@ -120,6 +120,7 @@ def test_a_model_that_says_nothing_of_privacy_is_shown_as_such_and_cannot_steer_
     save_model(tmp_path / "m.safetensors", model, ["a\x07"] * 10, about)
     found = inspect_model(tmp_path / "m.safetensors")
     json.dumps(found, allow_nan=False)
+    assert [p["name"] for p in found["parts"]] == ["mask", "about/array", "header"]
     said = text(found)
     assert "not stated" in said
     assert "[red]" in said

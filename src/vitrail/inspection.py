@@ -40,7 +40,8 @@ def inspect_model(path: str | Path) -> dict[str, Any]:
     if not isinstance(generator.about, dict):
         raise Malformed(f"{path}: what it says of itself is {generator.about!r}, not a table")
     parameters = sum(p.numel() for p in generator.net.parameters())
-    parts = [_part(name, array, kind, parameters) for name, array in _arrays(model)]
+    arrays = (*_arrays(model), *_arrays(tree["about"], "about"))
+    parts = [_part(name, array, kind, parameters) for name, array in arrays]
     whole = path.stat().st_size
     header = whole - sum(p["bytes"] for p in parts)
     return {
@@ -52,7 +53,7 @@ def inspect_model(path: str | Path) -> dict[str, Any]:
         "architecture": str(model.get("generator", kind)),
         "z": generator.z,
         "shape": list(generator.shape),
-        "classes": list(generator.classes),
+        "classes": list(map(str, generator.classes)),
         "parameters": parameters,
         "settings": {k: plain(v) for k, v in model.items() if v is None or isinstance(v, str | int | float)},
         **_mask(kind, generator),
@@ -96,9 +97,9 @@ def _arrays(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def _part(name: str, array: Any, kind: str, parameters: int) -> dict[str, Any]:
     """An array's bytes, and what the numbers that it stands for would take as float32."""
-    type_, shape, size = _described(array)
+    type_, shape, stored = _described(array)
     numbers = parameters if (kind, name) in CODED else math.prod(shape)
-    return {"name": name, "type": type_, "shape": shape, "bytes": size, "float32_bytes": 4 * numbers}
+    return {"name": name, "type": type_, "shape": shape, "bytes": stored, "float32_bytes": 4 * numbers}
 
 
 def _described(array: torch.Tensor | np.ndarray[Any, Any] | bytes) -> tuple[str, list[int], int]:

@@ -6,7 +6,6 @@ import importlib
 import json
 import logging
 import math
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,17 +75,19 @@ def export_onnx(generator: Generator, path: str | Path) -> Exported:
 
     pictures = _Pictures(generator.net).eval()
     with replacing(path, 0o644) as part:
-        proto = _traced(pictures, generator)
-        _forget_origin(proto)
-        _store_signs(proto.graph)
-        proto.producer_name, proto.producer_version = "vitrail", __version__
-        onnx.helper.set_model_props(proto, {"vitrail": json.dumps(_facts(generator))})
-        part.write_bytes(proto.SerializeToString())
         try:
+            proto = _traced(pictures, generator)
+            _forget_origin(proto)
+            _store_signs(proto.graph)
+            proto.producer_name, proto.producer_version = "vitrail", __version__
+            onnx.helper.set_model_props(proto, {"vitrail": json.dumps(_facts(generator))})
+            part.write_bytes(proto.SerializeToString())
             onnx.checker.check_model(str(part), full_check=True)
             difference = max(_difference(part, pictures, generator, n) for n in CHECKED)
             problem = f"its pictures differ from torch's by up to {difference:.2g}, more than {TOLERANCE:g}"
-        except Exception as e:  # of two libraries, with classes of errors of their own
+        except OSError:
+            raise
+        except Exception as e:  # of three libraries, each with errors of its own
             difference, problem = math.nan, f"{type(e).__name__}: {e}"
         if not difference <= TOLERANCE:  # so that NaN is refused, too
             raise VitrailError(f"{path} was not written, for it would not work ({problem}); please report this")
@@ -134,8 +135,7 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.disable(before)
@@ -188,7 +188,7 @@ def _magnitudes(weights: NDArray[Any]) -> tuple[NDArray[np.float32], int] | None
 
 def _facts(generator: Generator) -> dict[str, Any]:
     """What a person should know of the file."""
-    facts = {"classes": list(generator.classes), "z": generator.z, "shape": list(generator.shape)}
+    facts = {"classes": list(map(str, generator.classes)), "z": generator.z, "shape": list(generator.shape)}
     return {"vitrail": __version__, **facts, "about": plain(generator.about)}
 
 
@@ -200,7 +200,7 @@ def _difference(path: Path, pictures: nn.Module, generator: Generator, n: int) -
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     (made,) = session.run(["pictures"], {name: x.numpy() for name, x in inputs.items()})
     with torch.no_grad():
         expected = pictures(**inputs).numpy()

@@ -31,7 +31,7 @@ def test_every_problem_is_reported_at_once_with_its_remedy():
     assert "more than 0" in found["lr"]
     assert "less than 1" in found["dropout"]
     assert "vitrail-fashion" in found["features"]
-    assert "'small' or 'resnet'" in found["generator"]
+    assert "'small', 'resnet', 'sngan' or 'dcgan'" in found["generator"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,232 @@
+"""MD-GAN: Multi-Discriminator Generative Adversarial Networks for Distributed Datasets.
+
+Hardy, Le Merrer, Sericola; IPDPS 2019. One generator G on the server, one discriminator D_n per client. A round is one
+global iteration of Algorithm 1: the server makes k batches of fakes; client n gets two of them, trains D_n for L steps
+on its own pictures and X_d, and sends back F_n, the gradient of G's loss by the pixels of X_g; the server takes one
+Adam step on the mean of all F_n, backpropagated through G. Every few rounds discriminators change places at random.
+
+What travels is fakes, their labels, gradients and swapped discriminators, all counted as sent. It grows with `batch`
+and the pictures' size, not with G. One step of G a round is the paper's: more of them take more rounds.
+
+What differs from the paper: G and D are fedgan's conditional networks, not an ACGAN; G's loss is the non-saturating one
+(g_loss="minimax" is the paper's); fakes travel with 8 bits a value, as real pictures have, gradients and discriminators
+as float16 (pictures="float32" and wire="float32" lose nothing); a swap goes through the server, which draws who sends
+to whom, so that it costs its bytes up and down and takes effect in the next round; Adam starts anew with a
+discriminator that comes in, as its averages do not travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitrail.data.pictures import Pictures
+from vitrail.errors import VitrailError
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
+from vitrail.nets.dcgan import Discriminator, Generator, initialise
+from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.nets.moments import to_float
+from vitrail.rng import Rng
+from vitrail.state import State
+from vitrail.wire.codecs import Array, bits_for
+
+
+@dataclass(frozen=True)
+class MdGan(Simple):
+    """MD-GAN's settings."""
+
+    task: Task
+    k: Annotated[
+        int | None, Field(ge=1, description="batches of fakes in a round; by default ⌊log2 N⌋ of N clients")
+    ] = None
+    batch: Annotated[int, Field(ge=2, description="pictures in a batch (the paper's b)")] = 32
+    d_steps: Annotated[int, Field(ge=1, description="steps of D in a round (the paper's L)")] = 1
+    swap_every: Annotated[
+        int,
+        Field(ge=0, description="rounds between swaps of discriminators, 0: never (paper: pictures a client / batch)"),
+    ] = 12
+    width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
+    z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
+    lr: Annotated[float, Field(gt=0, description="Adam's learning rate")] = 2e-4
+    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
+    g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
+    pictures: Annotated[Literal["uint8", "float16", "float32"], Field(description="how fakes travel")] = "uint8"
+    wire: Annotated[
+        Literal["float32", "float16"], Field(description="how gradients and swapped discriminators travel")
+    ] = "float16"
+
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
+
+    def generator(self) -> Generator:
+        """G, not yet initialised."""
+        return Generator(self.task.shape, self.task.classes, self.width, self.z)
+
+    def discriminator(self) -> Discriminator:
+        """D, not yet initialised."""
+        return Discriminator(self.task.shape, self.task.classes, self.width)
+
+    def adam(self, net: nn.Module, state: State | None) -> torch.optim.Adam:
+        """A network's Adam at this run's rate, its averages new or as they were."""
+        optimizer = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, 0.999))
+        if state is not None:  # a copy: torch would go on with the very same tensors
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": deepcopy(state)})
+        return optimizer
+
+    def declares(self) -> Mapping[str, Declared]:
+        c, h, w = self.task.shape
+        one = Declared("sum", "float32", 1)
+        parts = {
+            "gradient": Declared("each", self.wire, self.batch * c * h * w),
+            "metric.loss_g": one,
+            "metric.loss_d": one,
+        }
+        with torch.device("meta"):
+            d = vector_size(self.discriminator())
+        return parts | ({"discriminator": Declared("relay", self.wire, d)} if self.swap_every else {})
+
+    # -- server ---------------------------------------------------------------------------------------------------
+
+    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+        """G alone: each client begins with a D of its own."""
+        first = to_vector(initialise(self.generator(), rng.child("generator").torch()))
+        if start is None:
+            return {"rounds": 0, "generator": first, "adam": None}
+        if start["generator"].shape != first.shape:
+            raise VitrailError("from= names a run with another width, picture size or labels; take one like this")
+        return {"rounds": 0, "generator": start["generator"], "adam": start["adam"]}
+
+    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+        """Make X^(1), ..., X^(k) and, where a swap is due, draw one cycle through all clients.
+
+        Beyond what `close_round` returns, the state holds k batches, k gradients and two names a client while a round
+        is open; of the batches only the seed is needed to make them again.
+        """
+        G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
+        seed = rng.child("fakes").seed()
+        k = min(self.k or len(clients).bit_length() - 1 or 1, len(clients))
+        fakes = []
+        for j in range(k):
+            z, y = self.noise(seed, j)
+            with torch.no_grad():
+                x = G(z, y).cpu()
+            fakes.append({"x": self.pack(x), "y": None if y is None else y.cpu().numpy()})
+        t = server["rounds"] + 1
+        due = self.swap_every and t % self.swap_every == 0 and t < self.task.rounds and len(clients) > 1
+        cycle = [clients[i] for i in rng.child("swap").numpy().permutation(len(clients))] if due else []
+        opened = {
+            "rounds": t,
+            "seed": seed,
+            "fakes": fakes,
+            "turn": {client: n for n, client in enumerate(clients)},
+            "heir": dict(zip(cycle, cycle[1:] + cycle[:1], strict=True)),
+            "gradients": [np.zeros((self.batch, *self.task.shape)) for _ in range(k)],
+        }
+        return {**server, **opened}, clients
+
+    def noise(self, seed: int, j: int) -> tuple[Tensor, Tensor | None]:
+        """Z_j and its labels, the same whenever they are asked for."""
+        draw, classes = Rng((seed,)).child("batch", j).torch(), self.task.classes
+        z = torch.randn(self.batch, self.z, generator=draw).to(self.task.device)
+        return z, torch.randint(classes, (self.batch,), generator=draw).to(self.task.device) if classes else None
+
+    def split(self, server: State, client: str) -> tuple[int, int]:
+        """Which batches client n gets: X_g = X^(n mod k), X_d = X^((n+1) mod k)."""
+        n, k = server["turn"][client], len(server["fakes"])
+        return n % k, (n + 1) % k
+
+    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+        """X_g and X_d, once where they are the same (k = 1), and the name of the client that is to have its D."""
+        g, d = self.split(server, client)
+        parts: dict[str, tuple[str, Array]] = {}
+        for name, j in {"g": g, "d": d}.items() if g != d else [("g", g)]:
+            x, y = server["fakes"][j]["x"], server["fakes"][j]["y"]
+            parts[f"x_{name}"] = ("bytes" if self.pictures == "uint8" else self.pictures, x)
+            if y is not None:
+                parts[f"y_{name}"] = (bits_for(self.task.classes - 1), y)
+        if client in server["heir"]:
+            parts["heir"] = ("bytes", np.frombuffer(server["heir"][client].encode(), np.uint8))
+        return Outgoing(parts)
+
+    def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
+        """Add F_n to those for the same batch: memory is that of k batches, however many clients there are."""
+        j, _ = self.split(server, client)
+        gradients = list(server["gradients"])
+        gradients[j] = gradients[j] + parts["gradient"].reshape(gradients[j].shape)
+        return {**server, "gradients": gradients}
+
+    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
+        """Δw = 1/(N b) Σ_n Σ_i e_i ∂x_i/∂w over the pictures x_i of all X_g, then Adam."""
+        G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
+        optimizer = self.adam(G, server["adam"])
+        for j, total in enumerate(server["gradients"]):
+            mean = torch.from_numpy((total / (sums.clients * self.batch)).astype(np.float32)).to(self.task.device)
+            G(*self.noise(server["seed"], j)).backward(mean)  # the same fakes once more, now with their history
+        optimizer.step()
+        return {"rounds": server["rounds"], "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
+
+    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+        """The server's generator; clients have none."""
+        net, t = from_vector(self.generator(), server["generator"]), self.task
+        about = {"shape": list(t.shape), "classes": t.classes, "width": self.width, "z": self.z}
+        return {"generator": Model("dcgan", {**about, "weights": net.state_dict()})}
+
+    # -- client ---------------------------------------------------------------------------------------------------
+
+    def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
+        """A discriminator of its own."""
+        return {"discriminator": to_vector(initialise(self.discriminator(), rng.torch())), "adam": None}
+
+    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+        """Algorithm 1, worker side: L steps of D_n on X_r and X_d, then F_n on X_g."""
+        for came in message.relayed.values():  # rarely several, where this client was away: the last will do
+            state = {"discriminator": came, "adam": None}
+        D = from_vector(self.discriminator(), state["discriminator"]).to(self.task.device).train()
+        optimizer = self.adam(D, state["adam"])
+        x_r, y_r = self.sample(data, rng)
+        x_g, y_g = self.unpack(message, "g")
+        x_d, y_d = self.unpack(message, "d") if "x_d" in message.parts else (x_g, y_g)
+        for _ in range(self.d_steps):
+            loss_d = F.softplus(-D(x_r, y_r)).mean() + F.softplus(D(x_d, y_d)).mean()  # J_disc
+            optimizer.zero_grad()
+            loss_d.backward()
+            optimizer.step()
+
+        says = D(x_g.requires_grad_(), y_g)
+        loss_g = F.softplus(-says) if self.g_loss == "nonsaturating" else -F.softplus(says)
+        (e,) = torch.autograd.grad(loss_g.sum(), x_g)  # F_n, not yet over b: too small for float16
+        parts = {
+            "gradient": e.cpu().numpy(),
+            "metric.loss_g": loss_g.detach().mean().reshape(1).cpu().numpy(),
+            "metric.loss_d": loss_d.detach().reshape(1).cpu().numpy(),
+        }
+        vector, relay = to_vector(D), {}
+        if "heir" in message.parts:  # it goes on with its own D until another comes
+            relay[bytes(message.parts["heir"]).decode(), "discriminator"] = vector
+        return {"discriminator": vector, "adam": optimizer.state_dict()["state"]}, Reply(parts, relay)
+
+    def sample(self, data: Pictures, rng: Rng) -> tuple[Tensor, Tensor | None]:
+        """X_r: b of the client's own pictures, or all where it has fewer."""
+        pick = rng.child("real").numpy().choice(len(data), min(self.batch, len(data)), replace=False)
+        y = None if data.labels is None or not self.task.classes else torch.from_numpy(data.labels[pick])
+        return to_float(data.pixels[pick]).to(self.task.device), None if y is None else y.to(self.task.device)
+
+    # -- pictures as they travel ----------------------------------------------------------------------------------
+
+    def pack(self, x: Tensor) -> Array:
+        """Fakes, in [-1, 1], as what is sent."""
+        return (x + 1).mul(127.5).round().to(torch.uint8).numpy() if self.pictures == "uint8" else x.numpy()
+
+    def unpack(self, message: Incoming, name: str) -> tuple[Tensor, Tensor | None]:
+        """A batch of fakes and its labels, as they were sent."""
+        x, y = message.parts[f"x_{name}"], message.parts.get(f"y_{name}")
+        floats = to_float(x.copy()) if self.pictures == "uint8" else torch.from_numpy(x.astype(np.float32))
+        labels = None if y is None else torch.from_numpy(y.astype(np.int64)).to(self.task.device)
+        return floats.to(self.task.device), labels

@@ -18,7 +18,9 @@ lint: $(VENV)/.ready-dev  ## ruff and mypy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-bench: $(VENV)/.ready-dev  ## what the engine and an evaluation cost, in time and memory
+bench: $(VENV)/.ready-dev  ## what PRISM sends and takes, what the engine and an evaluation cost (about 15 minutes)
+	$(VENV)/bin/python benchmarks/prism.py
+	$(VENV)/bin/python benchmarks/step.py
 	$(VENV)/bin/python benchmarks/engine.py
 	$(VENV)/bin/python benchmarks/evaluation.py
 

@@ -112,6 +112,35 @@ def test_psi_is_frozen_and_lets_gradients_through() -> None:
     assert (x.grad != 0).double().mean() > 0.99  # hardly a pixel goes without
 
 
+@pytest.mark.parametrize(("size", "channels"), [(1, 3), (8, 1), (28, 1), (32, 3)])
+@pytest.mark.parametrize("layers", [None, (0, 2, 4)])
+def test_where_it_is_differentiated_outputs_and_gradient_are_the_same(
+    size: int, channels: int, layers: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    psi, x = load_features("vitrail-fashion").double(), pictures(3, channels, size).double().requires_grad_()
+    psi.layers = layers
+
+    def run() -> tuple[list[torch.Tensor], torch.Tensor]:
+        outputs = psi(x)
+        total = torch.stack([(y * torch.linspace(-1, 1, y.shape[1]).view(-1, 1, 1)).sum() for y in outputs]).sum()
+        return outputs, torch.autograd.grad(total, x)[0]
+
+    fast, fast_grad = run()
+    monkeypatch.setattr(features, "differentiates", lambda _: False)
+    plain, plain_grad = run()
+    torch.testing.assert_close(fast, plain)
+    torch.testing.assert_close(fast_grad, plain_grad)
+
+
+def test_weights_given_after_a_first_use_are_used() -> None:
+    psi, other, x = load_features("vitrail-fashion"), load_features("vitrail-cifar"), pictures(2).requires_grad_()
+    before = psi.flat(x)
+    psi.load_state_dict(other.state_dict())
+    torch.testing.assert_close(psi.flat(x), other.flat(x))
+    assert (psi.flat(x) - before).abs().max() > 0.1
+    torch.testing.assert_close(psi.double().flat(x.double()), other.double().flat(x.double()))
+
+
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 2, 32, 32)])
 def test_what_is_not_pictures_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(VitrailError, match="1 or 3"):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from vitrail.errors import VitrailError
+from vitrail.nets import generators
 from vitrail.nets.generators import GENERATORS, build
 
 
@@ -24,6 +25,23 @@ def test_every_generator_makes_pictures_of_the_asked_shape_and_has_nothing_but_w
     assert pictures.shape == (2, *shape)
     assert pictures.abs().max() <= 1
     assert all(key.endswith("weight") for key, _ in g.named_parameters())
+
+
+@pytest.mark.parametrize("mode", [True, False])
+@pytest.mark.parametrize(("name", "shape", "classes"), [("small", (1, 8, 8), 3), ("resnet", (3, 32, 32), 0)])
+def test_where_it_is_differentiated_the_network_and_its_gradient_are_the_same(name, shape, classes, mode, monkeypatch):
+    g = build(name, shape, classes, width=0.1).double().train(mode)
+    z, y = torch.randn(5, g.z, generator=torch.Generator().manual_seed(1)).double(), torch.arange(5) % max(classes, 1)
+
+    def run():
+        pictures = g(z, y if classes else None)
+        return pictures, torch.autograd.grad(pictures.square().sum(), g.parameters())
+
+    fast, fast_grads = run()
+    monkeypatch.setattr(generators, "differentiates", lambda _: False)
+    plain, plain_grads = run()
+    torch.testing.assert_close(fast, plain)
+    torch.testing.assert_close(fast_grads, plain_grads)
 
 
 def test_width_scales_the_channels():

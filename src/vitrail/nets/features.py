@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from vitrail.errors import VitrailError
 from vitrail.home import home as default_home
+from vitrail.nets.pixels import differentiates, resize, widen
 from vitrail.nets.pretrained import find_weights, read_tensors, take
 from vitrail.nets.winograd import Tile, convolve, tile_for, transform
 
@@ -87,7 +88,7 @@ class Features(nn.Module):
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise((3, *plan.widths)))
         self.register_buffer("mean", torch.tensor(plan.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(plan.std).view(3, 1, 1), persistent=False)
-        self._transformed = {}
+        self._transformed: dict[tuple[int, Tile], tuple[tuple[int, int], Tensor]] = {}
         self.eval().requires_grad_(False)
 
     @property
@@ -112,7 +113,7 @@ class Features(nn.Module):
         if x.ndim != 4 or x.shape[1] not in (1, 3):
             raise VitrailError(f"features of an array {tuple(x.shape)}: give pictures (n, 1 or 3, height, width)")
         y = (x.expand(-1, 3, -1, -1) - self.mean) / self.std
-        if x.device.type == "cpu" and torch.is_grad_enabled() and x.requires_grad:
+        if differentiates(x):
             return self.pixels_first(y)
         outputs = []
         for layer, conv in enumerate(self.convs[: self.layers[-1] + 1]):
@@ -122,25 +123,34 @@ class Features(nn.Module):
         return outputs
 
     def pixels_first(self, x: Tensor) -> list[Tensor]:
-        outputs = []
-        y = widen(x.permute(1, 2, 3, 0), self.convs[0].weight)
-        for layer, conv in enumerate(self.convs[: self.layers[-1] + 1]):
-            if layer:
-                if layer in self.plan.opens:
-                    h, w, n, c = y.shape
-                    y = halve(y.view(1, h, w, n * c).permute(0, 3, 1, 2), self.plan.pool).permute(0, 2, 3, 1)
-                    y = y.reshape(*y.shape[1:3], n, c)
-                tile = tile_for(y.shape[0])
-                y = convolve(y, self.transformed(layer, tile), tile)
-            y = functional.relu_(y + conv.bias)
-            if layer in self.layers:
-                outputs.append(y.permute(2, 3, 0, 1))
-        return outputs
+        """The same, faster where it is differentiated; in memory the outputs are (h, w, n, c)."""
+        y = widen(x, self.weight(0), self.bias(0))
+        outputs = [y]
+        for layer in range(1, self.layers[-1] + 1):
+            if layer in self.plan.opens:
+                y = resize(y, lambda t: halve(t, self.plan.pool))
+            tile = tile_for(*y.shape[:2])
+            y = convolve(y, self.transformed(layer, tile), tile, self.bias(layer))
+            outputs.append(y)
+        return [outputs[layer].permute(2, 3, 0, 1) for layer in self.layers]
 
     def transformed(self, layer: int, tile: Tile) -> Tensor:
-        if (layer, tile) not in self._transformed:
-            self._transformed[layer, tile] = transform(self.convs[layer].weight, tile)
-        return self._transformed[layer, tile]
+        """A layer's weight for `convolve`, made anew only when the weight is another."""
+        weight = self.weight(layer)
+        now = (weight.data_ptr(), weight._version)
+        made_of, U = self._transformed.get((layer, tile), (None, weight))
+        if made_of != now:
+            U = transform(weight, tile)
+            self._transformed[layer, tile] = now, U
+        return U
+
+    def weight(self, layer: int) -> Tensor:
+        """A layer's weight."""
+        return self.get_parameter(f"convs.{layer}.weight")
+
+    def bias(self, layer: int) -> Tensor:
+        """A layer's bias."""
+        return self.get_parameter(f"convs.{layer}.bias")
 
     def flat(self, x: Tensor) -> Tensor:
         """The same as one row a picture, positions kept: (n, dim)."""
@@ -169,14 +179,6 @@ def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
     if not all(word.isdecimal() and int(word) < depth for word in words):
         raise VitrailError(f"layers={text}: give all, or numbers from 0 to {depth - 1} for {name}, such as layers=0,2")
     return tuple(sorted({int(word) for word in words}))
-
-
-def widen(x: Tensor, weight: Tensor) -> Tensor:
-    """conv3x3 of few channels, (channels, h, w, n), to (h, w, n, c)."""
-    c, h, w, n = x.shape
-    p = functional.pad(x, (0, 0, 1, 1, 1, 1))
-    shifted = torch.stack([p[:, a : a + h, b : b + w] for a in range(3) for b in range(3)])
-    return (shifted.view(9 * c, -1).T @ weight.permute(2, 3, 1, 0).reshape(9 * c, -1)).view(h, w, n, -1)
 
 
 def halve(y: Tensor, pool: str) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.nets.pixels import differentiates, mix_channels, narrow, normalise, resize
 from vitrail.nets.winograd import DOUBLE, FOUR, convolve, transform
 
 
@@ -38,23 +39,21 @@ class Block(nn.Module):
         self.bypass = nn.Conv2d(inside, outside, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = F.interpolate(F.relu(self.bn1(x)), scale_factor=2.0)
+        h = double(F.relu(self.bn1(x)))
         h = self.conv2(F.relu(self.bn2(self.conv1(h))))
-        out: Tensor = h + F.interpolate(self.bypass(x), scale_factor=2.0)
+        out: Tensor = h + double(self.bypass(x))
         return out
 
     def pixels_first(self, x: Tensor) -> Tensor:
         """The same on (h, w, n, c)."""
         h = convolve(normalise(self.bn1, x), transform(self.conv1.weight, DOUBLE), DOUBLE)
         h = convolve(normalise(self.bn2, h), transform(self.conv2.weight, FOUR), FOUR)
-        beside = x @ self.bypass.weight.flatten(1).T
-        quads = h.unflatten(1, (-1, 2)).unflatten(0, (-1, 2))  # every pixel of x has four
-        return (quads + beside[:, None, :, None]).view_as(h)
+        return h.add_(resize(mix_channels(x, self.bypass.weight), double))
 
 
-def normalise(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """ReLU(BN(x)) of (h, w, n, c)."""
-    return F.relu_(bn(x.view(-1, x.shape[-1], 1, 1))).view_as(x)
+def double(x: Tensor) -> Tensor:
+    """Nearest x2."""
+    return F.interpolate(x, scale_factor=2.0)
 
 
 class ResNet(nn.Module):
@@ -70,28 +69,17 @@ class ResNet(nn.Module):
 
     def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
         z = with_label(z, y, self.classes)
-        if z.device.type == "cpu" and torch.is_grad_enabled() and self.first.weight.requires_grad:
+        if differentiates(self.first.weight):
             return self.pixels_first(z)
         h = self.blocks(self.first(z[:, :, None, None]))
         return torch.tanh(self.last(F.relu(self.bn(h))))
 
     def pixels_first(self, z: Tensor) -> Tensor:
-        """The same, as fast as it can be differentiated on a CPU."""
+        """The same, faster where it is differentiated."""
         h = (z @ self.first.weight.flatten(1)).view(len(z), -1, 4, 4).permute(2, 3, 0, 1).contiguous()
         for block in self.blocks:
-            h = block.pixels_first(h)
-        return torch.tanh(narrow(normalise(self.bn, h), self.last.weight)).permute(3, 0, 1, 2)
-
-
-def narrow(x: Tensor, weight: Tensor) -> Tensor:
-    """conv3x3 of (h, w, n, c) to few channels, (channels, h, w, n): every tap by itself, then shifted sums."""
-    h, w, n, c = x.shape
-    taps = weight.permute(2, 3, 0, 1).reshape(-1, c) @ x.view(-1, c).T
-    p = F.pad(taps.view(3, 3, -1, h, w, n), (0, 0, 1, 1, 1, 1))
-    out = p[0, 0, :, :h, :w]
-    for a, b in list(product(range(3), range(3)))[1:]:
-        out = out + p[a, b, :, a : a + h, b : b + w]
-    return out
+            h = block.pixels_first(h)  # type: ignore[operator]
+        return torch.tanh(narrow(normalise(self.bn, h), self.last.weight))
 
 
 class DcGan(nn.Module):

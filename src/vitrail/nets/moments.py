@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,36 +70,43 @@ def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> Moments:
     member = F.one_hot(y, classes).to(layers[0].dtype)
     count = member.sum(0)
     weight = (member / count.clamp(min=1)).T  # (classes, n): row c averages the pictures of class c
-    first, second = _Sums.apply(weight, *layers)
+    first, second = _Averages.apply(weight, y, *layers)  # type: ignore[no-untyped-call]
     return Moments(first, second, count / len(y))
 
 
-class _Sums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, weight, *layers):
-        ctx.save_for_backward(weight, *layers)
-        first, second = [], []
-        for f in layers:
-            f = f.permute(2, 3, 0, 1) if f.ndim == 4 and not f.is_contiguous() else f.flatten(1)
-            for v, to in ((f, first), (f.square(), second)):
-                s = weight @ v
-                to.append(s.permute(2, 3, 0, 1).flatten(1) if v.ndim == 4 else s)
-        return torch.cat(first, 1), torch.cat(second, 1)
+class _Averages(torch.autograd.Function):
+    """weight · ψ and weight · ψ², each (classes, d); of a picture of class c, df is g₁ + 2 f g₂ in row c, weighted."""
 
     @staticmethod
-    def backward(ctx, g1, g2):
-        weight, *layers = ctx.saved_tensors
-        sizes = [f[0].numel() for f in layers]
+    def forward(ctx: Any, weight: Tensor, y: Tensor, *layers: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(weight, y, *layers)
+
+        def averages(of: Callable[[Tensor], Tensor]) -> Tensor:
+            return torch.cat([(weight @ of(_pixels(f))).permute(2, 3, 0, 1).flatten(1) for f in layers], 1)
+
+        return averages(lambda f: f), averages(torch.square)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        weight, y, *layers = ctx.saved_tensors
+        each, sizes = weight.amax(1, keepdim=True), [f[0].numel() for f in layers]
+        first, second = (torch.split(g * scale, sizes, 1) for g, scale in zip(grads, (each, 2 * each), strict=True))
         out = []
-        for f, a, b in zip(layers, g1.split(sizes, 1), g2.split(sizes, 1)):
-            if f.ndim == 4 and not f.is_contiguous():
-                v = f.permute(2, 3, 0, 1)
-                a, b = (g.unflatten(1, f.shape[1:]).permute(2, 3, 0, 1) for g in (a, b))
-            else:
-                v = f.flatten(1)
-            d = (weight.T @ (2 * b)).mul_(v).add_(weight.T @ a)
-            out.append(d.permute(2, 3, 0, 1) if d.ndim == 4 else d.view_as(f))
-        return None, *out
+        for f, *pair in zip(layers, first, second, strict=True):
+            v = _pixels(f)
+            h, w, _, c = v.shape
+            g1, g2 = (g.view(-1, c, h, w).permute(2, 3, 0, 1).contiguous() for g in pair)
+            if len(weight) > 1:
+                g1, g2 = g1.index_select(2, y), g2.index_select(2, y)
+            df = torch.addcmul(g1, v, g2).permute(2, 3, 0, 1)
+            out.append(df.view_as(f) if h * w == 1 else df)
+        return None, None, *out
+
+
+def _pixels(f: Tensor) -> Tensor:
+    """A layer as (h, w, n, c) if it lies so in memory; or else as one pixel of many channels."""
+    first = f.movedim((0, 1), (-2, -1)) if f.ndim == 4 else f[None, None]
+    return first if first.is_contiguous() else f.flatten(1)[None, None]
 
 
 def mix(old: Moments, new: Moments, weight: float) -> Moments:

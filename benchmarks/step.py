@@ -1,0 +1,124 @@
+"""What one local iteration of a PRISM client costs: ours, and Algorithm 1 as its pseudocode reads.
+
+    VITRAIL_ASSETS=FOLDER python benchmarks/step.py [--generator small --features vitrail-fashion] [--threads 2]
+
+Both sample a mask, generate a batch, compare moments of all layers of ψ, and step Adam on the scores. They take turns
+in one process, and medians are compared, so that a noisy machine cancels out. tests/examples/ holds them to the same
+loss and gradient. Ours runs with deterministic kernels, as the engine runs it; the plain one as torch comes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from vitrail.methods.prism_loss import Averaged
+from vitrail.nets.features import Features, load_features
+from vitrail.nets.generators import build
+from vitrail.nets.masked import Masked, sample_mask
+from vitrail.nets.moments import class_moments
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import plain_prism  # type: ignore[import-not-found]
+
+SIZE, ADAM = 32, {"lr": 0.1, "betas": (0.5, 0.999)}
+PARTS = ("mask", "generator", "ψ and loss", "backward", "Adam")
+
+
+class Clock:
+    """Seconds spent in each part, a list over the steps."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.parts[part].append(time.perf_counter() - began)
+
+
+def plain(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> tuple[Clock, Callable[[], None]]:
+    """A step of examples/plain_prism.py; masks are sampled inside the generator."""
+    net = build(generator, (1, SIZE, SIZE), 0)
+    widths = (net.first.out_channels, *(block.conv1.out_channels for block in net.blocks))
+    G, clock = plain_prism.Generator(1, net.z, widths), Clock()
+    optimizer = torch.optim.Adam(G.parameters(), **ADAM)  # type: ignore[arg-type]
+
+    def step() -> None:
+        torch.use_deterministic_algorithms(False)
+        with clock("generator"):
+            fakes = G(torch.randn(len(real), G.z, generator=draw), draw)
+        with clock("ψ and loss"):
+            loss = plain_prism.mmd(psi, real, fakes)
+        with clock("backward"):
+            optimizer.zero_grad()
+            loss.backward()
+        with clock("Adam"):
+            optimizer.step()
+
+    return clock, step
+
+
+def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> tuple[Clock, Callable[[], None]]:
+    """A step as in methods/prism.py; the real moments were computed before."""
+    net, clock, y = Masked(build(generator, (1, SIZE, SIZE), 0), seed=0), Clock(), torch.zeros(len(real)).long()
+    with torch.no_grad():
+        moments = class_moments(psi(real), y, 1)
+    s = torch.randn(net.size, generator=draw).requires_grad_()
+    optimizer, eq1 = torch.optim.Adam([s], fused=True, **ADAM), Averaged(psi, moments, 1.0)  # type: ignore[arg-type]
+
+    def step() -> None:
+        torch.use_deterministic_algorithms(True)
+        with clock("mask"):
+            mask = sample_mask(s, draw)
+        with clock("generator"):
+            fakes = net(mask, torch.randn(len(real), net.z, generator=draw), None)
+        with clock("ψ and loss"):
+            loss = eq1(fakes, y)
+        with clock("backward"):
+            optimizer.zero_grad()
+            loss.backward()
+        with clock("Adam"):
+            optimizer.step()
+
+    return clock, step
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description="Seconds of a PRISM client's step.")
+    parser.add_argument("--generator", choices=["small", "resnet"], default="resnet")
+    parser.add_argument("--features", default="vgg19")
+    for name, value in {"batch": 64, "steps": 7, "threads": 1}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    a = parser.parse_args()
+    torch.set_num_threads(a.threads)
+    draw, psi = torch.Generator().manual_seed(0), load_features(a.features)
+    real = torch.rand(a.batch, 1, SIZE, SIZE, generator=draw) * 2 - 1
+    both = [make(a.generator, psi, real, draw) for make in (plain, ours)]
+    for _ in range(a.steps + 1):
+        for _, step in both:
+            step()
+    warm = [{part: seconds[1:] for part, seconds in clock.parts.items()} for clock, _ in both]
+    print(f"{a.generator}, {a.features} (all {len(psi.layers)} layers), {SIZE}x{SIZE}, batch {a.batch}, "
+          f"{a.threads} thread(s), median of {a.steps} steps")  # fmt: skip
+    print(f"{'':12} {'plain':>9} {'ours':>9}")
+    for part in PARTS:
+        print(f"{part:12}", *(f"{median(t[part]):8.4f}s" if part in t else f"{'':>9}" for t in warm))
+    whole = [median(map(sum, zip(*t.values(), strict=True))) for t in warm]
+    print(f"{'step':12}", *(f"{seconds:8.4f}s" for seconds in whole))
+    print(f"plain / ours {whole[0] / whole[1]:9.2f}")
+
+
+if __name__ == "__main__":
+    main()

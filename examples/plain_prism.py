@@ -1,0 +1,147 @@
+"""PRISM (Seo, Han, Yoo; ICLR 2025), Algorithm 1, as the paper's pseudocode reads: nothing is fast, hidden or clever.
+
+    python examples/plain_prism.py --rounds 5
+    VITRAIL_ASSETS=FOLDER python examples/plain_prism.py --size 32 --generator resnet --features vgg19
+
+trains over the 8x8 digits that come with scikit-learn, in seconds, and writes grid.png. Only the pictures and the
+weights of ψ come from Vitrail. `vitrail run prism` does the same faster and better: src/vitrail/methods/prism.py says
+what differs; tests/examples/ holds both to the same loss and gradient, benchmarks/step.py to their speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.data import load
+from vitrail.grid import write_grid
+from vitrail.nets.features import Features, load_features
+from vitrail.nets.moments import to_float
+
+CLAMP = 0.01  # θ = 0 or 1 would make infinite scores
+
+
+class MaskedWeight(nn.Module):
+    """Frozen W = ±sqrt(2/fan_in), learned scores s; a call samples M ~ Bern(sigmoid(s)) and gives W⊙M."""
+
+    W: Tensor
+
+    def __init__(self, shape: tuple[int, ...], fan_in: int, times_theta: bool) -> None:
+        super().__init__()
+        self.register_buffer("W", torch.empty(shape).bernoulli_().mul(2).sub(1) * math.sqrt(2 / fan_in))
+        self.s = nn.Parameter(torch.randn(shape))
+        self.times_theta = times_theta  # published code's gradient; the plain straight-through one without
+
+    def forward(self, draw: torch.Generator) -> Tensor:
+        theta = torch.sigmoid(self.s)
+        M = (torch.rand(theta.shape, generator=draw) < theta).to(theta.dtype)
+        through = theta - theta.detach()  # 0, with the gradient of θ
+        return self.W * (M + (theta.detach() * through if self.times_theta else through))
+
+
+class Block(nn.Module):
+    """BN, ReLU, nearest x2, conv3x3, BN, ReLU, conv3x3, beside conv1x1 and nearest x2."""
+
+    def __init__(self, a: int, b: int, times_theta: bool) -> None:
+        super().__init__()
+        self.conv1 = MaskedWeight((b, a, 3, 3), 9 * a, times_theta)
+        self.conv2 = MaskedWeight((b, b, 3, 3), 9 * b, times_theta)
+        self.bypass = MaskedWeight((b, a, 1, 1), a, times_theta)
+
+    def forward(self, x: Tensor, draw: torch.Generator) -> Tensor:
+        h = F.interpolate(F.relu(F.batch_norm(x, None, None, training=True)), scale_factor=2.0)
+        h = F.relu(F.batch_norm(F.conv2d(h, self.conv1(draw), padding=1), None, None, training=True))
+        h = F.conv2d(h, self.conv2(draw), padding=1)
+        return h + F.interpolate(F.conv2d(x, self.bypass(draw)), scale_factor=2.0)
+
+
+class Generator(nn.Module):
+    """The paper's generator: 4x4 pixels, then residual blocks that double them."""
+
+    def __init__(self, channels: int, z: int, widths: tuple[int, ...], times_theta: bool = False) -> None:
+        super().__init__()
+        self.z = z
+        self.first = MaskedWeight((z, widths[0], 4, 4), z, times_theta)
+        self.blocks = nn.ModuleList(Block(a, b, times_theta) for a, b in pairwise(widths))
+        self.last = MaskedWeight((channels, widths[-1], 3, 3), 9 * widths[-1], times_theta)
+
+    def forward(self, z: Tensor, draw: torch.Generator) -> Tensor:
+        h = F.conv_transpose2d(z[:, :, None, None], self.first(draw))
+        for block in self.blocks:
+            h = block(h, draw)
+        h = F.relu(F.batch_norm(h, None, None, training=True))
+        return torch.tanh(F.conv2d(h, self.last(draw), padding=1))
+
+
+def relus(psi: Features, x: Tensor) -> Tensor:
+    """ψ(x): all ReLU outputs, concatenated, one row a picture."""
+    y, outputs = (x.expand(-1, 3, -1, -1) - psi.mean) / psi.std, []
+    pool = F.avg_pool2d if psi.plan.pool == "average" else F.max_pool2d
+    for i, conv in enumerate(psi.convs):
+        y = F.relu(conv(pool(y, 2, ceil_mode=True) if i in psi.plan.opens else y))
+        outputs.append(y.flatten(1))
+    return torch.cat(outputs, 1)
+
+
+def mmd(psi: Features, real: Tensor, fake: Tensor) -> Tensor:
+    """Eq. 1: |mean ψ(real) - mean ψ(fake)|² + |var ψ(real) - var ψ(fake)|²."""
+    with torch.no_grad():
+        r = relus(psi, real)
+    f = relus(psi, fake)
+    return (r.mean(0) - f.mean(0)).square().sum() + (r.var(0, correction=0) - f.var(0, correction=0)).square().sum()
+
+
+def train_client(G: Generator, psi: Features, data: Tensor, steps: int, batch: int, lr: float) -> list[Tensor]:
+    """Local iterations, then the mask that is uploaded."""
+    draw = torch.default_generator
+    optimizer = torch.optim.Adam(G.parameters(), lr=lr, betas=(0.5, 0.999))
+    for _ in range(steps):
+        real = data[torch.randperm(len(data))[:batch]]
+        loss = mmd(psi, real, G(torch.randn(batch, G.z), draw))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [torch.bernoulli(torch.sigmoid(s.detach())) for s in G.parameters()]
+
+
+def main(words: list[str] | None = None) -> None:
+    """K clients one after another; the server averages their masks."""
+    parser = argparse.ArgumentParser(description="PRISM, plainly.")
+    for name, value in {"rounds": 5, "clients": 3, "steps": 10, "batch": 64, "lr": 0.1, "size": 8, "seed": 0}.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    parser.add_argument("--generator", choices=["small", "resnet"], default="small")
+    parser.add_argument("--features", default="vitrail-fashion")
+    parser.add_argument("--out", type=Path, default=Path("grid.png"))
+    a = parser.parse_args(words)
+    torch.manual_seed(a.seed)
+    ups = int(math.log2(a.size)) - 2
+    widths = (
+        (128, 96, 64, 48, 32, 16)[-ups - 1 :] if a.generator == "small" else tuple(64 << i for i in range(ups, -1, -1))
+    )
+    psi, G = load_features(a.features), Generator(1, 128, widths)
+    shares = to_float(load("digits", size=a.size).train.pixels).chunk(a.clients)
+    s = [p.detach().clone() for p in G.parameters()]  # the server's scores
+    for t in range(a.rounds):
+        masks = []
+        for data in shares:
+            for p, now in zip(G.parameters(), s, strict=True):
+                p.data.copy_(now)
+            masks.append(train_client(G, psi, data, a.steps, a.batch, a.lr))
+        theta = [torch.stack(layer).mean(0) for layer in zip(*masks, strict=True)]
+        s = [torch.logit(x.clamp(CLAMP, 1 - CLAMP)) for x in theta]
+        for p, now in zip(G.parameters(), s, strict=True):
+            p.data.copy_(now)
+        with torch.no_grad():
+            fakes = G(torch.randn(64, G.z), torch.default_generator)
+            print(f"round {t + 1}: loss {mmd(psi, shares[0][:64], fakes):.1f}")
+    write_grid(a.out, fakes / 2 + 0.5)
+
+
+if __name__ == "__main__":
+    main()

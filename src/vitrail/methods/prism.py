@@ -254,7 +254,7 @@ class Prism(Simple):
         loss = self.loss_of(data, rng, state.get("loss", {}))
 
         s = torch.from_numpy(scores.real(s_t)).to(device).requires_grad_()
-        optimizer = torch.optim.Adam([s], lr=self.rate(message.round), betas=(0.5, 0.999))
+        optimizer = torch.optim.Adam([s], lr=self.rate(message.round), betas=(0.5, 0.999), fused=True)
         if "optimizer" in state:  # Adam's averages belong to the client and outlive the round
             optimizer.state[s] = {k: v.clone() for k, v in state["optimizer"].items()}
         draw, every = rng.child("training").torch(), torch.arange(self.batch, device=device)

@@ -25,7 +25,7 @@ def resize(x: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
     """
     n, c = x.shape[2:]
     out = how(x.flatten(2)[None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-    return out.view(*out.shape[1:3], n, c)
+    return out.reshape(*out.shape[1:3], n, c)
 
 
 def normalise(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
@@ -50,7 +50,8 @@ def widen(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def narrow(x: Tensor, weight: Tensor) -> Tensor:
     """conv3x3 to few channels, given as (n, c, h, w): nine pictures by one matrix, then their shifted sum."""
     h, w, n, c = x.shape
-    taps = weight.permute(2, 3, 0, 1).reshape(-1, c).contiguous() @ x.view(-1, c).T
+    by_tap = weight.permute(2, 3, 0, 1).reshape(-1, c).contiguous()  # in this order its gradient is a quick product
+    taps = by_tap @ x.view(-1, c).T
     y = F.pad(taps.view(9, -1, h, w, n), (0, 0, 1, 1, 1, 1))
     shifted = [y[3 * a + b, :, a : a + h, b : b + w] for a in range(3) for b in range(3)]
     return torch.stack(shifted).sum(0).permute(3, 0, 1, 2)

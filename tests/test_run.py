@@ -383,7 +383,7 @@ def test_what_float32_would_cost_is_counted_from_the_same_arrays(unbroken):
     elements = sum(p.numel() for p in size.parameters())
     for t, row in enumerate(Folder(unbroken["prism"]).rows()):
         assert row["floats_up"] == 3 * 4 * (elements + 1)  # the mask and the loss
-        sent = (elements + 1 if t else 0) + 1 + 2  # counts and their number, from the second round; seed; stratum
+        sent = (elements + 2 if t else 0) + 2 + 2  # counts, their number and λ, from the second round; seeds; stratum
         assert row["floats_down"] == 3 * 4 * sent
 
 

@@ -301,8 +301,7 @@ def test_an_ensemble_has_a_new_mask_for_every_batch_and_the_same_pictures_for_a_
             seen.append(torch.cat([p.flatten() for p in ensemble.net.masked.net.parameters()]).clone())
     assert not seen[0].equal(seen[1])
     kept = (seen[0] != 0).float()
-    theta = model.tree["theta"].float()
-    assert abs(float(kept.mean() - theta.mean())) < 0.05  # a draw from θ, not its mode
+    assert abs(float(kept.mean() - ensemble.net.theta.mean())) < 0.05  # a draw from θ, not its mode
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------------

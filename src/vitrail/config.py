@@ -40,6 +40,19 @@ class Settings(BaseModel):
     per_round: Annotated[int | None, Field(ge=1, description="clients drawn for each round; all by default")] = None
     dropout: Annotated[float, Field(ge=0, lt=1, description="simulated chance that a client does not answer")] = 0.0
     quorum: Annotated[int, Field(ge=1, description="answers a round needs; with fewer the model stays as it was")] = 1
+    secure: Annotated[
+        int, Field(ge=0, description="secure aggregation: clients that must remain to open a sum; 0: none is used")
+    ] = 0
+    entropy: Annotated[
+        Literal["seed", "os"],
+        Field(description="noise and secrets: from the seed (a simulation), or the operating system (never twice)"),
+    ] = "seed"
+    budget: Annotated[
+        float | None, Field(gt=0, description="the ε that each client may spend in all runs together; it refuses more")
+    ] = None
+    budget_name: Annotated[
+        str, Field(description="the name under which clients keep their budgets; by default the data's")
+    ] = ""
     seed: Annotated[int, Field(ge=0, lt=2**63, description="everything random follows from it")] = 0
     start: Annotated[str | None, Field(alias="from", description="an earlier run's folder to start from")] = None
     out: Annotated[str, Field(min_length=1, description="the run's folder; by default a new one below runs/")] = ""

@@ -18,7 +18,7 @@ from vitrail.state import State, write_atomically
 
 @dataclass(frozen=True)
 class Folder:
-    """One run on disk: settings.toml, metrics.jsonl, partition.png, samples/, checkpoint, clients/, model."""
+    """One run on disk: settings.toml, metrics.jsonl, ledger.json, samples/, checkpoint, clients/, model and so on."""
 
     path: Path
 
@@ -29,6 +29,7 @@ class Folder:
     samples = property(lambda self: self.path / "samples")
     model = property(lambda self: self.path / "model.safetensors")
     best = property(lambda self: self.path / "best.safetensors")
+    ledger = property(lambda self: self.path / "ledger.json")
     evaluation = property(lambda self: self.path / "evaluation.json")
     report = property(lambda self: self.path / "report.html")
     partition = property(lambda self: self.path / "partition.png")

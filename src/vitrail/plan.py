@@ -14,10 +14,12 @@ from vitrail.data import from_torch, partition
 from vitrail.data import load as load_data
 from vitrail.data.partitions import Partition
 from vitrail.data.pictures import Dataset
+from vitrail.engines.secure import check_secure
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
 from vitrail.methods.base import Method, Task
-from vitrail.nets.features import choose_features, load_features, saw
+from vitrail.nets.features import TRAINED_ON, choose_features, load_features, saw
+from vitrail.privacy.budget import Budget
 from vitrail.problems import GIVEN
 from vitrail.rng import Rng
 from vitrail.wire.message import digest
@@ -41,6 +43,22 @@ class Plan:
     def clients(self) -> list[str]:
         """The clients that hold pictures; the others sit out."""
         return [name for name, held in zip(self.partition.names, self.partition.indices, strict=True) if len(held)]
+
+    @property
+    def budget(self) -> Budget | None:
+        """What each client may spend on privacy."""
+        s = self.settings
+        delta = float(getattr(self.method, "delta", 1e-5))
+        return Budget(s.budget_name or self.data.name, s.budget, delta) if s.budget else None
+
+    @property
+    def ledger_notes(self) -> dict[str, str]:
+        """What a claim of privacy rests on beside its mechanism."""
+        psi = feature_network(self.settings)
+        if not psi:
+            return {}
+        seen = "this very data: the claim does not hold" if saw(psi, self.data.name) else TRAINED_ON[psi]
+        return {"features": f"{psi}, public, trained on {seen}"}
 
     @property
     def empty(self) -> list[str]:
@@ -67,7 +85,15 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
                 f"the client name {name[:40]!r} is longer than 255 bytes or not UTF-8; rename its folder"
             )
 
-    task = Task(data.shape, len(data.classes), settings.rounds, len(shares.names), _device(settings.device))
+    task = Task(
+        data.shape,
+        len(data.classes),
+        settings.rounds,
+        len(shares.names),
+        _device(settings.device),
+        settings.secure,
+        settings.entropy,
+    )
     method = config.build_method(settings, task)
     start, start_digest = _earlier(settings)
     run = config.identity(settings, data.train.digest(), start_digest)
@@ -75,11 +101,23 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
         load_features(psi)  # what is missing shows here, not in every client
         if saw(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
+    notes += _privacy_notes(method, shares)
     plan = Plan(
         settings, data, shares, method, run, Folder(Path(settings.out)), start, tuple(notes), _against(settings)
     )
     _check(plan)
     return plan
+
+
+def _privacy_notes(method: Method, shares: Partition) -> list[str]:
+    """Where a claim would be true and say little."""
+    mechanism, delta = method.mechanism, getattr(method, "delta", 0.0)
+    if mechanism is None:
+        return []
+    units = len(shares.names) if mechanism.unit == "client" else sum(map(len, shares.indices))
+    if delta * units < 1:
+        return []
+    return [f"delta={delta:g} is not below one over the {units:,} {mechanism.unit}s: such a δ allows to show one whole"]
 
 
 def _data(s: Settings, given: Any) -> Dataset:
@@ -132,7 +170,9 @@ def _check(plan: Plan) -> None:
         raise VitrailError(f"quorum={s.quorum}: only {asked} clients that hold pictures are asked in a round; lower it")
     if s.tensorboard:
         check_installed()
-    plan.method.declares()  # a network that cannot be built for these pictures shows here
+    plan.method.declares()  # a network that cannot be built for these pictures shows here, or an ε that cannot be had
+    if s.secure:
+        check_secure(plan.method, asked)
     if plan.start is not None:
         plan.method.server_init(Rng((s.seed,)), None, plan.start)  # so does a start that does not fit
 

@@ -25,6 +25,8 @@ from vitrail.evaluate.gauge import Gauge, gauge_for
 from vitrail.folder import Folder, new_folder, public_name
 from vitrail.nets.features import TRAINED_ON
 from vitrail.plan import Plan, prepare
+from vitrail.privacy.ledger import read as read_ledger
+from vitrail.privacy.run_ledger import RunLedger
 from vitrail.problems import GIVEN
 from vitrail.report import write_report
 from vitrail.rng import Rng
@@ -80,6 +82,11 @@ class Run:
     folder: Path
     settings: Settings = field(repr=False)
     rows: Sequence[dict[str, Any]] = field(repr=False)
+
+    @property
+    def privacy(self) -> str:
+        """What may be said of its privacy; ledger.json says why."""
+        return str(read_ledger(Folder(self.folder).ledger)[-1]["says"])
 
     @property
     def generator(self) -> Generator:
@@ -141,7 +148,8 @@ def _go(plan: Plan, watch: Watch) -> Run:
         draw_partition(plan.partition, plan.data, folder.partition)
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
     workers = min(len(plan.clients), os.cpu_count() or 1) if s.workers == "auto" else int(s.workers)
-    crew = Crew(method, plan.id, rng, holds, folder.clients)
+    crew = Crew(method, plan.id, rng, holds, folder.clients, plan.budget)
+    ledger = RunLedger(folder.ledger, plan)
     best: dict[str, Any] | None = saved.get("best") if saved else None
     watch.begin(plan, fed.round)
     with one_thread(), Embedded(crew, plan.data.train, workers, s.dropout) as engine:
@@ -149,11 +157,13 @@ def _go(plan: Plan, watch: Watch) -> Run:
         while fed.round < s.rounds:
             began = time.perf_counter()
             clients = choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", fed.round))
-            fed, outcome = play(method, fed, plan.id, clients, engine.ask, rng, quorum=s.quorum, tell=watch.during)
+            fed, outcome = play(
+                method, fed, plan.id, clients, engine.ask, rng, quorum=s.quorum, tell=watch.during, before=ledger.opens
+            )
             closed, void = (closed, void + 1) if outcome.void else (closed + 1, 0)
             row = _row(outcome, time.perf_counter() - began)
             if closed:
-                row, best = _look(plan, fed, row, gauge, best)
+                row, best = _look(plan, fed, row, gauge, best, ledger)
             folder.log(row)
             tree = {"run": plan.id, "federation": fed.tree(), "closed": closed, "best": best}
             store.save(folder.checkpoint, tree, private=True)
@@ -168,7 +178,8 @@ def _go(plan: Plan, watch: Watch) -> Run:
                 f"no round changed the model, so there is none to keep; {folder.metrics} says who was left out, why: "
                 f"mend that, then repeat the run with `vitrail run {folder.settings} out=...`"
             )
-        _finish(plan, fed, {"ruler": gauge.ruler} if gauge else {})
+        ledger.closes()
+        _finish(plan, fed, {"ruler": gauge.ruler} if gauge else {}, ledger)
     write_report([folder.path], folder.report)
     run = Run(folder.path, s, folder.rows())
     watch.end(run)
@@ -188,7 +199,12 @@ def _first(plan: Plan, rng: Rng) -> Federation:
 
 
 def _look(
-    plan: Plan, fed: Federation, row: dict[str, Any], gauge: Gauge | None, best: dict[str, Any] | None
+    plan: Plan,
+    fed: Federation,
+    row: dict[str, Any],
+    gauge: Gauge | None,
+    best: dict[str, Any] | None,
+    ledger: RunLedger,
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Where it is due, draw and measure what the run has made so far, and keep it if it is the best yet."""
     s, folder = plan.settings, plan.folder
@@ -206,7 +222,7 @@ def _look(
         row = {**row, "fd": fd}
         if best is None or fd < best["fd"]:
             best = {"round": fed.round, "fd": fd}
-            _keep(plan, fed, {"generator": folder.best}, [*folder.rows(), row], best | {"ruler": gauge.ruler})
+            _keep(plan, fed, {"generator": folder.best}, [*folder.rows(), row], best | {"ruler": gauge.ruler}, ledger)
     return row, best
 
 
@@ -229,7 +245,12 @@ def _row(o: Outcome, seconds: float) -> dict[str, Any]:
 
 
 def _keep(
-    plan: Plan, fed: Federation, places: dict[str, Path], rows: Sequence[dict[str, Any]], more: dict[str, Any]
+    plan: Plan,
+    fed: Federation,
+    places: dict[str, Path],
+    rows: Sequence[dict[str, Any]],
+    more: dict[str, Any],
+    ledger: RunLedger,
 ) -> None:
     """Write products of the method to files, with what a person should know of them."""
     s = plan.settings
@@ -243,7 +264,8 @@ def _keep(
         "held_out": s.held_out,
         "bytes_up": sum(r["bytes_up"] for r in rows),
         "bytes_down": sum(r["bytes_down"] for r in rows),
-        "privacy": plan.method.privacy,
+        "privacy": ledger.says,
+        "ledger": ledger.head,
     }
     if against := plan.against:
         about["trained_against"] = list(against)
@@ -255,13 +277,13 @@ def _keep(
         save_model(path, products[name], plan.data.classes, about | more)
 
 
-def _finish(plan: Plan, fed: Federation, more: dict[str, Any]) -> None:
+def _finish(plan: Plan, fed: Federation, more: dict[str, Any], ledger: RunLedger) -> None:
     """Write what came out."""
     folder = plan.folder
     # The model last: where it stands, all else does.
     names = sorted(plan.method.products(fed.server), key=lambda n: n == "generator")
     places = {n: folder.model if n == "generator" else folder.path / f"{n}.safetensors" for n in names}
-    _keep(plan, fed, places, folder.rows(), more)
+    _keep(plan, fed, places, folder.rows(), more, ledger)
     if folder.model.exists():
         generator = load(folder.model)
         generator.grid(folder.path / "samples.png", generator.page)

@@ -50,7 +50,7 @@ class Terminal:
     def begin(self, plan: Plan, done: int) -> None:
         """Say what will run."""
         s, p = plan.settings, plan.partition
-        self.folder, self.privacy = plan.folder.path, plan.method.privacy
+        self.folder = plan.folder.path
         held = sorted(len(i) for i in p.indices if len(i))
         most = f" to {held[-1]}" if held[-1] != held[0] else ""
         self.console.print(
@@ -124,7 +124,7 @@ class Terminal:
             self.console.print(f"  best    {kept} (round {best['round'] + 1}, fd {number(best['fd'])})")
         self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")
         self.console.print(f"  report  {escape(str(run.folder / 'report.html'))}")
-        self.console.print(f"  privacy {escape(self.privacy)}", soft_wrap=True)
+        self.console.print(f"  privacy {escape(run.privacy)}", soft_wrap=True)
         where = escape(str(run.folder))
         self.console.print(f"  more pictures: vitrail sample {where} -n 64 -o grid.png", soft_wrap=True)
         self.console.print(f"  how good is it: vitrail evaluate {where}", soft_wrap=True)

@@ -147,11 +147,11 @@ def test_classes_beyond_a_batch_take_turns_and_absent_ones_stay_as_they_were():
 
 
 def test_a_batch_smaller_than_the_classes_still_trains_them_all(tmp_path, monkeypatch):
-    from vitrail.methods import prism_loss
+    from vitrail.methods import prism
 
     seen = set()
-    real = prism_loss.class_moments
-    monkeypatch.setattr(prism_loss, "class_moments", lambda f, y, c: seen.update(y.tolist()) or real(f, y, c))
+    real = prism.class_moments
+    monkeypatch.setattr(prism, "class_moments", lambda f, y, c: seen.update(y.tolist()) or real(f, y, c))
     federate(quick("prism", rounds=1, batch=4, local_steps=3), tmp_path, holds=shares(each=60))
     assert seen == set(range(10))
 
@@ -239,7 +239,7 @@ def test_score_layers_cost_two_or_four_bytes_and_lose_nothing_in_float32(tmp_pat
 
 
 def test_noise_is_added_to_theta_and_clipped_before_the_mask_is_drawn():
-    method = quick("prism", noise=0.3, clip=0.1, alpha=100, score_form="theta")
+    method = quick("prism", privacy="paper", noise_multiplier=0.3, clip=0.1, alpha=100, score_form="theta")
     s = torch.linspace(-4, 4, method.size)
     message = Incoming(0, {"seed": np.array([7]), "draws": np.array([8]), "stratum": np.array([0, 3])})
     theta = method.upload(s, np.zeros(method.size, np.int16), message, Rng((3,)))["scores"]
@@ -248,8 +248,8 @@ def test_noise_is_added_to_theta_and_clipped_before_the_mask_is_drawn():
     middle = torch.sigmoid(s).numpy()
     inside = (theta > 0.1) & (theta < 0.9) & (np.abs(middle - 0.5) < 0.05)  # noise that clipping hardly touches
     assert np.std(theta[inside] - middle[inside]) > 0.15
-    assert "not private" in method.privacy
-    assert "0.3" in method.privacy
+    assert method.mechanism.sigma == 0.3
+    assert "nothing enforces" in method.mechanism.assumed
 
 
 def test_klms_uploads_a_tenth_of_a_bit_and_follows_what_was_learned(tmp_path):

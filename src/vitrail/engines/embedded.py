@@ -12,7 +12,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.engines.client import Client
 from vitrail.engines.replies import Failure
 from vitrail.methods.base import Method
+from vitrail.privacy.budget import Budget
 from vitrail.rng import Rng
 from vitrail.wire.message import digest
 
@@ -39,10 +40,12 @@ class Crew:
     rng: Rng
     holds: Mapping[str, NDArray[np.int64]]
     folder: Path
+    budget: Budget | None = None  # of each of them, its name before theirs
 
     def client(self, name: str, train: Pictures) -> Client:
         """One of them."""
-        return Client(name, self.method, self.run, self.rng, lambda: train.take(self.holds[name]), self.folder)
+        budget = self.budget and replace(self.budget, name=f"{self.budget.name}/{name}")
+        return Client(name, self.method, self.run, self.rng, lambda: train.take(self.holds[name]), self.folder, budget)
 
 
 class Embedded:

@@ -12,6 +12,10 @@ METHODS: dict[str, tuple[str, str]] = {
         "vitrail.methods.prism:Prism",
         "one frozen random generator, a learned binary mask; bits travel",
     ),
+    "moments": (
+        "vitrail.methods.moments:Moments",
+        "clients send noised sums of features once, the server finds the mask: private, one round",
+    ),
     "fedgan": (
         "vitrail.methods.fedgan:FedGan",
         "federated averaging of a conditional GAN, four synchronisations",

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.pictures import Pictures
+from vitrail.privacy.mechanism import Mechanism
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire.codecs import Array
@@ -30,6 +31,8 @@ class Task:
     rounds: int
     clients: int  # how many there are in all; bounds counts
     device: str = "cpu"
+    secure: int = 0  # secure aggregation: how many clients must remain to open a sum; 0: off
+    entropy: Literal["seed", "os"] = "seed"  # where noise comes from: the run's seed (a simulation), or the system
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,8 @@ class Method(Protocol):
     def task(self) -> Task: ...
 
     @property
-    def privacy(self) -> str:
-        """What may be said of a run's privacy, in words; it stands in the model file."""
+    def mechanism(self) -> Mechanism | None:
+        """What protects the data in what leaves a client; None: nothing does."""
         ...
 
     def declares(self) -> Mapping[str, Declared]:
@@ -151,8 +154,8 @@ class Simple:
     """The calls most methods leave as they are: everyone asked takes part and all parts are sums."""
 
     @property
-    def privacy(self) -> str:
-        return "not private: nothing was noised"
+    def mechanism(self) -> Mechanism | None:
+        return None
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
         return {}

@@ -14,7 +14,6 @@ falls along a cosine (score_std=1, lr=0.1 and schedule="constant" are the paper'
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,13 +25,21 @@ from torch import Tensor
 
 from vitrail.data.pictures import Pictures
 from vitrail.errors import Malformed, VitrailError
+from vitrail.methods import prism_privacy
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
-from vitrail.methods.prism_loss import AdamAveraged, Adversary, Averaged, Loss, public_features, real_moments
+from vitrail.methods.prism_loss import (
+    AdamAveraged,
+    Adversary,
+    Averaged,
+    Loss,
+    public_features,
+    real_moments,
+    released_loss,
+)
 from vitrail.methods.prism_settings import PrismSettings
-from vitrail.nets import generators
 from vitrail.nets.features import parse_layers
-from vitrail.nets.masked import Masked, sample_mask
-from vitrail.nets.supermask import encode_mask
+from vitrail.nets.moments import class_moments, moment_loss
+from vitrail.privacy.mechanism import Mechanism
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire import scores
@@ -48,23 +55,6 @@ class Prism(PrismSettings):
     """PRISM's two halves."""
 
     # -- what both sides know ---------------------------------------------------------------------------------------
-
-    def net(self, seed: int) -> Masked:
-        """The frozen network both sides build from the seed."""
-        g = generators.build(self.generator, self.task.shape, self.task.classes, self.width)
-        return Masked(g, seed).to(self.task.device)
-
-    @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """Elements of the mask, layer by layer."""
-        with torch.device("meta"):
-            g = generators.build(self.generator, self.task.shape, self.task.classes, self.width)
-        return tuple(p.numel() for p in g.parameters())
-
-    @property
-    def size(self) -> int:
-        """Elements of the mask."""
-        return sum(self.sizes)
 
     @cached_property
     def split(self) -> tuple[slice, slice]:
@@ -85,19 +75,23 @@ class Prism(PrismSettings):
     def declares(self) -> Mapping[str, Declared]:
         parse_layers(self.features, self.layers)
         masked, scored = self.elements
-        declared = {"metric.loss": Declared("sum", "float32", 1, limit=2.0**40)}
+        prism_privacy.check(self)
+        declared = {"metric.loss": Declared("sum", "float32", 1, limit=2.0**40)} if self.tells_loss else {}
         if masked:
-            declared["mask"] = Declared("sum", "bytes", masked, limit=1.0, least=0.0, unpack=self.decode_mask)
+            coded = Declared("sum", "bytes", masked, limit=1.0, least=0.0, unpack=self.decode_mask)
+            declared["mask"] = Declared("sum", "u1", masked, limit=1, least=0) if self.plain_bits else coded
         if scored:
             declared["scores"] = Declared("sum", self.score_codec, scored, limit=32.0)
         return declared
 
-    @property
-    def privacy(self) -> str:
-        """What may be said of it: Algorithm 1's noise alone bounds nothing that a picture can change."""
-        if not self.noise:
-            return super().privacy
-        return f"not private: noise of σ = {self.noise:g} on θ, but nothing bounds what one picture changes in θ"
+    def unnoised(self) -> Mechanism | None:
+        return None if self.privacy == "none" else prism_privacy.mechanism(self)
+
+    def multiplier(self, found: Mechanism) -> float:
+        return prism_privacy.paper_multiplier(self) if self.privacy == "paper" else super().multiplier(found)
+
+    def bound(self, found: Mechanism) -> str:
+        return prism_privacy.bernoulli_bound(self, found)
 
     # -- server -----------------------------------------------------------------------------------------------------
 
@@ -167,17 +161,7 @@ class Prism(PrismSettings):
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The supermask M* over W, a seed and a coded mask; and θ, from which papers draw a mask a batch."""
-        mask = server["s"] > 0
-        if self.final_mask == "sample":
-            draw = Rng((server["seed"],)).child("final mask").numpy()
-            mask = draw.random(self.size) < scores.theta(server["s"])
-        about: State = {"generator": self.generator, "shape": list(self.task.shape), "classes": self.task.classes}
-        about |= {"width": self.width, "seed": server["seed"]}
-        coded = encode_mask(self.net(server["seed"]), mask)
-        products = {"generator": Model("masked", {**about, "mask": coded})}
-        if server["closed"]:
-            products["ensemble"] = Model("ensemble", {**about, "scores": encode_values(server["s"])})
-        return products
+        return self.models(server["seed"], server["s"], bool(server["closed"]))
 
     # -- client -----------------------------------------------------------------------------------------------------
 
@@ -189,24 +173,12 @@ class Prism(PrismSettings):
         loss = self.loss_of(data, rng, state.get("loss", {}))
 
         s = torch.from_numpy(scores.real(s_t)).to(device).requires_grad_()
-        optimizer = torch.optim.Adam([s], lr=self.rate(message.round), betas=(0.5, 0.999), fused=True)
-        if "optimizer" in state:  # Adam's averages belong to the client and outlive the round
-            optimizer.state[s] = {k: v.clone() for k, v in state["optimizer"].items()}
-        draw, every = rng.child("training").torch(), torch.arange(self.batch, device=device)
-        losses = []
-        for i in range(self.local_steps):
-            z = torch.randn(self.batch, net.z, generator=draw).to(device)
-            y = loss.present[(i * self.batch + every) % len(loss.present)]  # all its classes in turn
-            mask = sample_mask(s, draw, self.gradient == "theta")  # M ~ Bern(θ)
-            fakes = net(mask, z, y if self.task.classes else None)  # W⊙M makes fakes
-            batch_loss = loss(fakes, y)  # Eq. 1
-            optimizer.zero_grad()
-            batch_loss.backward()
-            optimizer.step()
-            losses.append(batch_loss.detach())
+        optimizer = self.adam(s, message.round, state.get("optimizer", {}))
+        mean = self.descend(net, s, loss, optimizer, rng.child("training").torch())
 
         sent = self.upload(s.detach().cpu(), s_t, message, rng)
-        sent["metric.loss"] = np.array([torch.stack(losses).mean().item()], np.float32)
+        if self.tells_loss:
+            sent["metric.loss"] = np.array([mean], np.float32)
         kept: State = {"optimizer": dict(optimizer.state[s]), "loss": loss.kept(), "s": s_t}
         return kept, Reply(sent, holds=digest(s_t.tobytes()))
 
@@ -230,9 +202,8 @@ class Prism(PrismSettings):
     def upload(self, s: Tensor, s_t: Scores, message: Incoming, rng: Rng) -> dict[str, Array]:
         """What leaves: a mask M ~ Bern(θ) for mask layers, scores for score layers (Algorithm 2)."""
         theta = torch.sigmoid(s)
-        if self.noise:  # Algorithm 1: θ̃ = θ + N(0, σ²), clipped to [c, 1-c]
-            noise = torch.randn(theta.shape, generator=rng.child("noise").torch()) * self.noise
-            theta = (theta + noise).clamp(self.clip, 1 - self.clip)
+        if self.privacy in ("mask-update", "paper"):
+            theta = prism_privacy.noised_theta(self, theta, s_t, self.source(rng.child("noise")))
             s = torch.logit(theta)
         (masked, scored), parts = self.split, {}
         prior, (has_mask, has_scores) = s_t[masked], self.elements
@@ -242,7 +213,8 @@ class Prism(PrismSettings):
             parts["mask"] = with_stream(k, self.klms.encode(s.numpy()[masked], prior, stream(draws, k), own))
         elif has_mask:
             mask = (self.uniform(message, rng) < theta).numpy()[masked]
-            parts["mask"] = encode(mask, scores.levels(prior), 2, packed=self.coding == "packed")
+            packed = self.coding == "packed"
+            parts["mask"] = mask if self.plain_bits else encode(mask, scores.levels(prior), 2, packed=packed)
         if has_scores:
             layers = theta if self.score_form == "theta" else s.clamp(-32, 32)
             parts["scores"] = layers.numpy()[scored]
@@ -257,6 +229,18 @@ class Prism(PrismSettings):
         if k >= len(server["who"]):
             raise Malformed(f"stream {k} of {len(server['who'])}")
         return self.klms.decode(chosen, prior, stream(server["draws"], k))
+
+    @property
+    def tells_loss(self) -> bool:
+        """Whether the loss may leave: not where only the mask is covered by noise."""
+        return self.privacy in ("none", "moments")
+
+    @property
+    def plain_bits(self) -> bool:
+        """Whether masks leave as bits, to be added up unseen: what is coded can only be read singly."""
+        if self.task.secure and self.coding == "klms":
+            raise VitrailError('coding="klms" is read mask by mask, secure aggregation adds them unseen: use "packed"')
+        return bool(self.task.secure)
 
     @property
     def klms(self) -> Klms:
@@ -275,26 +259,19 @@ class Prism(PrismSettings):
         common = Rng((_first(message.parts["draws"]),)).child("strata").torch()
         return (torch.rand(self.size, generator=common) + k / of) % 1
 
-    def rate(self, t: int) -> float:
-        """The learning rate of round t."""
-        if self.schedule == "constant":
-            return self.lr
-        return self.lr * (0.5 + 0.5 * math.cos(math.pi * t / self.task.rounds))
-
-    def first_scores(self, seed: int) -> Scores:
-        """s_0, before the first round."""
-        return scores.first(seed, self.size, self.score_init, self.score_std)
-
     def loss_of(self, data: Pictures, rng: Rng, kept: State) -> Loss:
         """What this client trains against."""
         classes, device = self.task.classes, self.task.device
         if self.loss == "gan":
             return Adversary(data, self.batch, classes, device, rng.child("adversary"), kept)
+        weight = self.smoothing if self.average == "exponential" else 1.0
+        if self.privacy == "moments":
+            return released_loss(self, data, self.source(rng.child("moments")), weight, kept)
         psi, psi_digest = public_features(self.features, self.layers, device)
         real = real_moments(psi, psi_digest, data, classes, device, self.batch)
         if self.average == "adam":
             return AdamAveraged(psi, real, self.ama_lr, kept)
-        return Averaged(psi, real, self.smoothing if self.average == "exponential" else 1.0)
+        return Averaged(lambda x, y: class_moments(psi(x), y, real.share.numel()), moment_loss, real, weight)
 
 
 def stream(draws: int, k: int) -> int:

@@ -6,23 +6,31 @@ belongs to the client and never leaves it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.cache import remember
 from vitrail.data.pictures import Pictures
+from vitrail.methods.base import Task
 from vitrail.nets.dcgan import Discriminator, initialise
 from vitrail.nets.features import Features, load_features, parse_layers
-from vitrail.nets.moments import Moments, class_moments, mix, moment_loss, to_float
+from vitrail.nets.moments import Moments, class_moments, mix, to_float
 from vitrail.nets.pretrained import weights_digest
+from vitrail.privacy.mechanism import Mechanism
+from vitrail.privacy.moments import Summary, class_sums, estimate, noised, raw_loss
+from vitrail.privacy.noise import Source
 from vitrail.rng import Rng
 from vitrail.state import State
+
+Measure = Callable[[Tensor, Tensor], Moments]
+Apart = Callable[[Moments, Moments], Tensor]
 
 
 class Loss(Protocol):
@@ -42,26 +50,26 @@ class Loss(Protocol):
 class Averaged:
     """Eq. 1 on a running average of the fakes' moments: a plain one at first, then exponential with this weight.
 
-    A weight of 1 is Eq. 1 on each batch alone.
+    A weight of 1 is Eq. 1 on each batch alone. `measure` gives a batch's moments, `apart` how far two are.
     """
 
-    def __init__(self, psi: Features, real: Moments, weight: float) -> None:
-        self.psi, self.real, self.weight = psi, real, weight
+    def __init__(self, measure: Measure, apart: Apart, real: Moments, weight: float, keep: State | None = None) -> None:
+        self.measure, self.apart, self.real, self.weight, self.keep = measure, apart, real, weight, keep or {}
         self.present = torch.nonzero(real.share, as_tuple=True)[0]
         self.smooth: Moments | None = None
         self.batches = 0
 
     def __call__(self, fakes: Tensor, y: Tensor) -> Tensor:
-        fake = class_moments(self.psi(fakes), y, self.real.share.numel())
+        fake = self.measure(fakes, y)
         self.batches += 1
         if self.smooth is not None:
             fake = mix(self.smooth, fake, max(self.weight, 1 / self.batches))
         self.smooth = fake.detach() if self.weight < 1 else None
-        return moment_loss(self.real, fake)
+        return self.apart(self.real, fake)
 
     def kept(self) -> State:
-        """Nothing: averages of an old generator would mislead."""
-        return {}
+        """No averages: those of an old generator would mislead."""
+        return self.keep
 
 
 class AdamAveraged:
@@ -108,7 +116,7 @@ class Adversary:
         self.adam = torch.optim.Adam(self.net.parameters(), lr=2e-4, betas=(0.5, 0.999))
         for parameter, averages in zip(self.net.parameters(), kept.get("adam", ()), strict=False):
             self.adam.state[parameter] = {k: t.clone() for k, t in averages.items()}
-        held = data.labels if classes and data.labels is not None else np.zeros(len(data), np.int64)
+        held = labels_of(data, classes)
         self.present = torch.from_numpy(np.unique(held)).to(device)
         self.real = self._real(data.pixels, held, batch, device, rng.child("real").numpy())
 
@@ -143,8 +151,7 @@ def public_features(name: str, layers: str, device: str) -> tuple[Features, str]
 
 def real_moments(psi: Features, psi_digest: str, data: Pictures, classes: int, device: str, few: int) -> Moments:
     """Mean and variance of ψ over a client's pictures, per class; once per content, then from the cache."""
-    labels = data.labels if classes and data.labels is not None else np.zeros(len(data), np.int64)
-    kinds = max(classes, 1)
+    labels, kinds = labels_of(data, classes), max(classes, 1)
 
     def compute() -> State:
         return Moments.of_pictures(psi, data.pixels, labels, kinds, device).tree()
@@ -153,3 +160,57 @@ def real_moments(psi: Features, psi_digest: str, data: Pictures, classes: int, d
         return Moments.from_tree(compute(), device)
     key = f"{psi_digest} {psi.layers} {kinds} {data.digest()}"
     return Moments.from_tree(remember("moments", key, compute), device)
+
+
+def labels_of(data: Pictures, classes: int) -> NDArray[np.int64]:
+    """A client's labels; where there are none, all pictures are of one kind."""
+    return data.labels if classes and data.labels is not None else np.zeros(len(data), np.int64)
+
+
+class Releasing(Protocol):
+    """The settings that say what is released of a picture, and with how much noise."""
+
+    @property
+    def task(self) -> Task: ...
+    @property
+    def features(self) -> str: ...
+    @property
+    def layers(self) -> str: ...
+    @property
+    def pool(self) -> int: ...
+    @property
+    def mechanism(self) -> Mechanism | None: ...
+
+
+def summary_of(settings: Releasing) -> Summary:
+    """What is summed of a picture."""
+    psi, _ = public_features(settings.features, settings.layers, settings.task.device)
+    return Summary(psi, settings.pool, settings.task.shape)
+
+
+def feature_sums(settings: Releasing, data: Pictures) -> NDArray[np.int64]:
+    """A client's sums before noise; once per content, then from the cache."""
+    summary, classes = summary_of(settings), settings.task.classes
+    kinds = max(classes, 1)
+
+    def compute() -> State:
+        return {"sums": class_sums(summary, data.pixels, labels_of(data, classes), kinds)}
+
+    _, named = public_features(settings.features, settings.layers, settings.task.device)
+    sums: NDArray[np.int64] = remember("sums", f"{named} {summary.key} {kinds} {data.digest()}", compute)["sums"]
+    return sums
+
+
+def released_loss(settings: Releasing, data: Pictures, source: Source, weight: float, kept: State) -> Averaged:
+    """Moments that a client made private once, at its first round, and has matched ever since."""
+    assert settings.mechanism is not None  # noqa: S101
+    sigma = settings.mechanism.sigma * summary_of(settings).grid
+    sums = kept["released"] if kept else noised(feature_sums(settings, data), sigma, source)
+    return matching(settings, sums, sigma, weight, {"released": sums})
+
+
+def matching(settings: Releasing, sums: NDArray[Any], sigma: float, weight: float, keep: State) -> Averaged:
+    """The loss against released sums that carry noise of this σ."""
+    summary, kinds = summary_of(settings), max(settings.task.classes, 1)
+    real = estimate(summary, sums.astype(np.float64), sigma, settings.task.device)
+    return Averaged(lambda x, y: summary.moments(x, y, kinds), raw_loss, real, weight, keep)

@@ -1,0 +1,169 @@
+"""One-shot moments: clients send noised sums of features once, and the server finds a mask that matches them.
+
+PRISM's loss (Eq. 1) needs only sums over each client's pictures, so these can be released once, as DP-MEPF does with
+central data (Harder, Jalali, Sutherland, Park; 2023). In round 0 every client sends its class sums, made as
+privacy/moments.py says; all later rounds are the server's alone and follow from them, so ε does not grow. Sums add up:
+how pictures are divided among clients changes nothing but the noise. With secure aggregation the server sees the total
+alone, and each client adds only its share of one noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from vitrail.data.pictures import Pictures
+from vitrail.errors import VitrailError
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.masks import MaskSettings
+from vitrail.methods.prism_loss import Averaged, feature_sums, matching, summary_of
+from vitrail.nets.features import parse_layers
+from vitrail.nets.moments import Moments as FakeMoments
+from vitrail.privacy.mechanism import Mechanism, Noise
+from vitrail.privacy.moments import noise_share, noised, pack, unpack
+from vitrail.rng import Rng
+from vitrail.state import State
+from vitrail.wire import scores
+from vitrail.wire.codecs import Array
+
+LARGEST = 2**24  # of one client's noised sum under secure aggregation: the modulus must hold all of them together
+
+
+@dataclass(frozen=True)
+class Moments(MaskSettings):
+    """The two halves of one-shot moments."""
+
+    privacy: Annotated[
+        Literal["moments", "none"], Field(description="noised sums, or sums as they are (not private)")
+    ] = "moments"
+    colluding: Annotated[
+        int, Field(ge=0, description="with secure=: how many clients may side with the server, at most")
+    ] = 0
+
+    mechanisms: ClassVar = ("moments",)
+    default_epsilon: ClassVar = 9.8
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 41}
+
+    @property
+    def kinds(self) -> int:
+        """Rows of the sums: one for each class."""
+        return max(self.task.classes, 1)
+
+    @property
+    def numbers(self) -> int:
+        """How many sums a client sends."""
+        return self.kinds * (1 + 2 * summary_of(self).d)
+
+    def unnoised(self) -> Mechanism | None:
+        if self.privacy == "none":
+            return None
+        summary, secure = summary_of(self), self.task.secure
+        if secure and secure <= self.colluding:
+            raise VitrailError(f"colluding={self.colluding} of secure={secure}: somebody must be left to add noise")
+        trust = "nobody: noise is added before anything leaves the client"
+        if secure:
+            honest = secure - self.colluding
+            trust = (
+                f"at least {honest} of the clients that answer add their share of the noise and keep it to themselves"
+            )
+        return Mechanism(
+            name="moments",
+            unit="example",
+            adjacency="replace one",
+            sensitivity=summary.sensitivity(self.kinds),
+            why=summary.why(self.kinds),
+            noise=Noise(1.0, discrete=bool(secure)),
+            once=not secure,  # a second secure sum, after a void round, has fresh noise: it is a second release
+            leaves=f"{self.numbers:,} noised sums of features, once"
+            + (", of which only the total is seen" * bool(secure)),
+            trust=trust,
+        )
+
+    @property
+    def most_answers(self) -> int:
+        """A client is asked once."""
+        return 1
+
+    @property
+    def sigma(self) -> float:
+        """σ of the noise that the mechanism needs, on the grid of the sums."""
+        return self.mechanism.sigma * summary_of(self).grid if self.mechanism else 0.0
+
+    @property
+    def share(self) -> float:
+        """σ of what one client adds: all of it, or so much that those who can be relied on add up to all."""
+        return self.sigma / math.sqrt(self.task.secure - self.colluding) if self.task.secure else self.sigma
+
+    def declares(self) -> Mapping[str, Declared]:
+        parse_layers(self.features, self.layers)
+        self.mechanism  # noqa: B018  an ε that cannot be had shows here
+        if self.task.secure:
+            return {"sums": Declared("sum", "int64", self.numbers, limit=LARGEST)}
+        return {
+            "sums": Declared("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: unpack(a, self.numbers))
+        }
+
+    # -- server -----------------------------------------------------------------------------------------------------
+
+    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+        """A seed: W and the first scores s_0 follow from it."""
+        if start is not None:
+            raise VitrailError("from=: moments starts from what clients send, not from an earlier run")
+        seed = rng.child("network").seed()
+        return {"seed": seed, "s": torch.from_numpy(scores.real(self.first_scores(seed))), "t": 0}
+
+    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
+        """Clients are asked until a round has closed, then never again."""
+        return server, [] if "sums" in server else clients
+
+    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+        """There is nothing to tell: what is asked for stands in the settings."""
+        return Outgoing({})
+
+    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+        """Keep the sums; then descend on the distance to them, some iterations a round."""
+        if "sums" not in server:
+            total = sums.values["sums"].reshape(self.kinds, -1)
+            return {**server, "sums": total, "clients": sums.clients, "t": 1}
+        loss = self.loss(server)
+        s = server["s"].to(self.task.device).clone().requires_grad_()
+        optimizer = self.adam(s, server["t"], server.get("optimizer", {}))
+        self.descend(self.net(server["seed"]), s, loss, optimizer, rng.child("training").torch())
+        after = {"s": s.detach().cpu(), "t": server["t"] + 1, "optimizer": dict(optimizer.state[s])}
+        if loss.smooth is not None:
+            after |= {"smooth": loss.smooth.tree(), "batches": loss.batches}
+        return {**server, **after}
+
+    def loss(self, server: State) -> Averaged:
+        """What the server trains against; the average of its fakes' moments goes on where the last round ended."""
+        sigma = self.share * math.sqrt(server["clients"])
+        loss = matching(self, server["sums"], sigma, self.smoothing, {})
+        if "smooth" in server:
+            loss.smooth, loss.batches = FakeMoments.from_tree(server["smooth"], self.task.device), server["batches"]
+        return loss
+
+    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+        """A seed and a mask, as PRISM's."""
+        return self.models(server["seed"], scores.on_grid(server["s"].numpy()), server["t"] > 1)
+
+    # -- client -----------------------------------------------------------------------------------------------------
+
+    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:  # noqa: ARG002
+        """Sums of features by class, and noise. Asked again, as after a void round, a client sends the same.
+
+        Not so in secure sums: the difference of two with the same noise would show what one client sent.
+        """
+        if "sent" in state and not self.task.secure:
+            return state, Reply({"sums": state["sent"]})
+        sums, source = feature_sums(self, data), self.source(rng.child("noise"))
+        sent: Array
+        if self.task.secure:
+            sent = noise_share(sums, self.share, source, LARGEST).reshape(-1)
+        else:
+            sent = pack(noised(sums, self.sigma, source), self.sigma)
+        return {"sent": sent}, Reply({"sums": sent})

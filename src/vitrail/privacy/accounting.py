@@ -1,0 +1,175 @@
+"""What noise costs: ε at δ of releases put together, by dp-accounting; a second opinion by Opacus.
+
+A Gaussian release and any number of equal ones together have an exact profile (Balle and Wang 2018, Theorem 8; equal
+Gaussians compose to one of a √n times smaller multiplier, which is how dp-accounting itself composes them). Sampled
+releases and mixtures go through privacy loss distributions; integers of many dimensions through Rényi divergences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from vitrail.errors import VitrailError
+from vitrail.privacy.mechanism import Noise
+
+Spent = Sequence[tuple[Noise, int]]  # a kind of noise, and how many answers were given with it
+SMALLEST = 0.007  # a multiplier at which ε is about 10,000: below it nothing is said
+
+
+def _releases(spent: Spent) -> dict[Noise, int]:
+    """Single releases by kind; a multiplier of zero is no noise."""
+    found: dict[Noise, int] = {}
+    for noise, answers in spent:
+        if answers:
+            key = Noise(noise.multiplier, 1, noise.rate, noise.discrete)
+            found[key] = found.get(key, 0) + answers * noise.steps
+    return found
+
+
+@cache
+def _epsilon(kinds: tuple[tuple[Noise, int], ...], delta: float) -> float:
+    import dp_accounting as dp
+
+    if len(kinds) == 1 and kinds[0][0].rate == 1 and not kinds[0][0].discrete:
+        ((noise, n),) = kinds
+        return float(dp.get_epsilon_gaussian(noise.multiplier / math.sqrt(n), delta))
+    accountant: Any
+    if any(noise.discrete for noise, _ in kinds):
+        accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    else:
+        accountant = dp.pld.PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    for noise, n in kinds:
+        accountant.compose(_event(noise), n)
+    return float(accountant.get_epsilon(delta))
+
+
+def _event(noise: Noise) -> Any:
+    import dp_accounting as dp
+
+    if noise.discrete:
+        return dp.ZCDpEvent(1 / (2 * noise.multiplier**2))
+    event = dp.GaussianDpEvent(noise.multiplier)
+    return event if noise.rate == 1 else dp.PoissonSampledDpEvent(noise.rate, event)
+
+
+def accountant_of(spent: Spent) -> str:
+    """The name of what `epsilon` computes with."""
+    kinds = list(_releases(spent))
+    if any(noise.discrete for noise in kinds):
+        return "dp-accounting, Rényi"
+    if len(kinds) == 1 and kinds[0].rate == 1:
+        return "dp-accounting, exact Gaussian"
+    return "dp-accounting, privacy loss distribution"
+
+
+def epsilon(spent: Spent, delta: float) -> float:
+    """ε at δ of all these answers together; infinite where one has no noise.
+
+    >>> round(epsilon([(Noise(0.508163), 1)], 1e-5), 3)
+    9.8
+    >>> epsilon([], 1e-5)
+    0.0
+    """
+    kinds = _releases(spent)
+    if not kinds:
+        return 0.0
+    if any(noise.multiplier <= SMALLEST for noise in kinds):
+        return math.inf
+    return _epsilon(tuple(sorted(kinds.items(), key=repr)), delta)
+
+
+def second_opinion(spent: Spent, delta: float) -> tuple[str, float]:
+    """The same by Opacus: its accountant's name, and ε."""
+    import numpy as np
+    from opacus.accountants import PRVAccountant, RDPAccountant
+
+    kinds = _releases(spent)
+    if not kinds or any(noise.multiplier <= SMALLEST for noise in kinds):
+        return "Opacus", epsilon(spent, delta)
+    by_orders, by_losses = RDPAccountant(), PRVAccountant()
+    by_orders.history = by_losses.history = [(noise.multiplier, noise.rate, n) for noise, n in kinds.items()]
+    orders = [1 + x / 50 for x in range(1, 500)] + [float(x) for x in range(11, 300)]
+    with np.errstate(all="ignore"):
+        above = float(by_orders.get_epsilon(delta, alphas=orders))
+        if any(noise.discrete for noise in kinds):
+            return "Opacus, Rényi", above
+        return "Opacus, PRV", float(by_losses.get_epsilon(delta, eps_error=max(above * 1e-3, 1e-4)))
+
+
+def multiplier_for(cost: Callable[[float], Spent], target: float, delta: float) -> float:
+    """The least noise multiplier whose ε at δ is at most `target`; `cost` says what is released at a multiplier.
+
+    >>> round(multiplier_for(lambda m: [(Noise(m), 1)], 1.0, 1e-5), 4)
+    3.7306
+    """
+    if not target > 0:
+        raise VitrailError(f"epsilon={target:g}: no noise gives that; it must be above 0")
+    low, high = 2 * SMALLEST, 1.0
+    while epsilon(cost(high), delta) > target:
+        low, high = high, 2 * high
+        if high > 1e7:
+            raise VitrailError(
+                f"epsilon={target:g} at delta={delta:g} would take noise of more than {high:.0e} times the "
+                f"sensitivity; at that noise epsilon is still {epsilon(cost(high), delta):.3g}: ask for more than that"
+            )
+    if epsilon(cost(low), delta) <= target:
+        return low
+    while high / low > 1 + 1e-7:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if epsilon(cost(middle), delta) <= target else (middle, high)
+    return high
+
+
+def answers_within(noise: Noise, target: float, delta: float, most: int = 10**6) -> int:
+    """How many answers with this noise stay within ε.
+
+    >>> answers_within(Noise(10.0), 1.0, 1e-5)
+    7
+    """
+    if epsilon([(noise, 1)], delta) > target:
+        return 0
+    low, high = 1, 2
+    while high < most and epsilon([(noise, high)], delta) <= target:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if epsilon([(noise, middle)], delta) <= target else (low, middle)
+    return low
+
+
+def delta_at(noise: Noise, answers: int, eps: float) -> float:
+    """δ at ε of equal Gaussian releases to all: the exact profile."""
+    from scipy.special import log_ndtr
+
+    mu = math.sqrt(answers * noise.steps) / noise.multiplier
+    a, b = float(log_ndtr(mu / 2 - eps / mu)), float(log_ndtr(-mu / 2 - eps / mu))
+    return math.exp(a) - math.exp(eps + b)
+
+
+def bernoulli_renyi(alpha: float, c: float) -> float:
+    """γ_α(c): the most that the Rényi divergence of one Bernoulli draw can be, its chance kept within [c, 1-c].
+
+    Imola and Chaudhuri 2021; d draws cost at most d times as much, whatever the data.
+
+    >>> round(bernoulli_renyi(2.0, 0.1), 3)
+    2.093
+    """
+    return math.log(c**alpha * (1 - c) ** (1 - alpha) + (1 - c) ** alpha * c ** (1 - alpha)) / (alpha - 1)
+
+
+def amplified(multiplier: float, d: int, c: float, answers: int, delta: float) -> tuple[float, float]:
+    """ε at δ when masks are drawn from noised chances within [c, 1-c], and ε of the noise alone, both by Rényi.
+
+    At each order the divergence of an answer is the least of the noise's and d·γ_α(c); only then is it converted,
+    so it is never above the plain one.
+    """
+    import dp_accounting as dp
+
+    orders = [1 + x / 10 for x in range(1, 100)] + [float(x) for x in range(11, 257)]
+    plain = [answers * a / (2 * multiplier**2) for a in orders]
+    drawn = [answers * min(a / (2 * multiplier**2), d * bernoulli_renyi(a, c)) for a in orders]
+    with_draws, without = (float(dp.rdp.compute_epsilon(orders, rdp, delta)[0]) for rdp in (drawn, plain))
+    return min(with_draws, without), without

@@ -1,0 +1,100 @@
+"""A client's privacy budget: kept by the client, across runs, under the name its owner gave the data.
+
+It counts by name and not by content, because one new picture must not start it anew. What is spent is written to a
+chained ledger in the owner's folder before anything leaves; a round that would exceed the budget is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from vitrail.errors import VitrailError
+from vitrail.home import home
+from vitrail.privacy.accounting import answers_within, epsilon
+from vitrail.privacy.ledger import Ledger
+from vitrail.privacy.mechanism import Mechanism, Noise
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much ε at δ may be spent on the data of this name, over all runs."""
+
+    name: str
+    epsilon: float
+    delta: float
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept."""
+        return home() / "budgets" / f"{quote(self.name, safe=' ')[:200]}.json"
+
+    def spent(self) -> list[dict[str, Any]]:
+        """All releases so far."""
+        return [e for e in Ledger(self.path, private=True).entries if e["kind"] == "release"]
+
+    def check(self, mechanism: Mechanism | None) -> None:
+        """Refuse what one more answer would spend beyond the budget; nothing is written."""
+        self._after(mechanism, self.spent())
+
+    def charge(self, mechanism: Mechanism | None, run: bytes, round_: int) -> None:
+        """Write down one more answer, if it may be given; on the disk when this returns."""
+        with self._locked():
+            ledger = Ledger(self.path, private=True)
+            total = self._after(mechanism, [e for e in ledger.entries if e["kind"] == "release"])
+            if not ledger.entries:
+                ledger.write(kind="budget", data=self.name)
+            assert mechanism is not None  # noqa: S101  _after refuses where there is none
+            ledger.write(
+                kind="release",
+                run=run.hex(),
+                round=round_,
+                mechanism=mechanism.name,
+                unit=mechanism.unit,
+                adjacency=mechanism.adjacency,
+                noise=asdict(mechanism.noise),
+                budget=self.epsilon,
+                delta=self.delta,
+                epsilon_in_all=total,
+            )
+
+    def _after(self, mechanism: Mechanism | None, spent: list[dict[str, Any]]) -> float:
+        """ε in all after one more answer."""
+        if mechanism is None or mechanism.assumed:
+            how = "adds no noise" if mechanism is None else "rests on an assumption"
+            raise VitrailError(f"its budget of ε = {self.epsilon:g} allows no answer of a run that {how}")
+        others = {(e["unit"], e["adjacency"]) for e in spent} - {(mechanism.unit, mechanism.adjacency)}
+        if others:
+            unit, adjacency = min(others)
+            raise VitrailError(
+                f"its budget for {self.name!r} was begun with {unit}-level releases ({adjacency}), this run's are "
+                f"{mechanism.unit}-level ({mechanism.adjacency}): they cannot be added up; give the data another name"
+            )
+        before = [(Noise(**e["noise"]), 1) for e in spent]
+        total = epsilon([*before, (mechanism.noise, 1)], self.delta)
+        if total > self.epsilon * (1 + 1e-6):
+            had = epsilon(before, self.delta)
+            raise VitrailError(
+                f"its budget of ε = {self.epsilon:g} at δ = {self.delta:g} for {self.name!r} is used up to {had:.3g}, "
+                f"and this answer would make it {total:.3g}; {self._instead(mechanism, bool(before))}"
+            )
+        return total
+
+    def _instead(self, mechanism: Mechanism, begun: bool) -> str:
+        if begun:
+            return "its owner may raise the budget, or the run add more noise (a smaller epsilon)"
+        allowed = answers_within(mechanism.noise, self.epsilon, self.delta)
+        return f"with this noise it allows {allowed} answers: ask for a smaller epsilon, or fewer rounds"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Two runs at once must not both spend what is left."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,82 @@
+"""A run's ledger.json: what is promised before it starts, who is asked in each round before it is, what it came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.privacy.claims import claim, sentence
+from vitrail.privacy.ledger import Ledger
+
+if TYPE_CHECKING:
+    from vitrail.plan import Plan
+
+
+class RunLedger:
+    """The ledger of one run; after a restart it goes on where it was, and no round stands in it twice."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.plan, self.ledger = plan, Ledger(path)
+        method = plan.method
+        self.mechanism, self.delta = method.mechanism, float(getattr(method, "delta", 0.0))
+        self.asked: Counter[str] = Counter()
+        for entry in self.ledger.entries:
+            if entry["kind"] == "round":
+                self.asked.update(self._names(entry["asked"]))
+        if not self.ledger.entries:
+            self._open()
+
+    def _open(self) -> None:
+        s, method = self.plan.settings, self.plan.method
+        planned = getattr(method, "most_answers", s.rounds)
+        parts = ", ".join(f"{name} ({part.how})" for name, part in method.declares().items())
+        more: dict[str, Any] = {"parts": parts, "secure_aggregation": s.secure or "off"}
+        more["budget"] = f"ε = {s.budget:g} a client" if s.budget else "none was kept"
+        more |= self.plan.ledger_notes
+        self.ledger.write(
+            kind="opening",
+            run=self.plan.id.hex(),
+            method=s.method,
+            clients=len(self.plan.clients),
+            rounds=s.rounds,
+            **claim(self.mechanism, planned, self.delta, s.entropy, f"every round: {parts}"),
+            **more,
+        )
+
+    def _names(self, asked: list[str] | str) -> Sequence[str]:
+        return self.plan.clients if asked == "all" else asked
+
+    def opens(self, round_: int, who: Sequence[str]) -> None:
+        """Write down who is asked, before anybody is."""
+        if not who:
+            return
+        if any(e["kind"] == "round" and e["round"] == round_ for e in self.ledger.entries):
+            return  # it was opened before an interruption: clients give the answers they gave then
+        asked = "all" if list(who) == self.plan.clients else list(who)
+        self.ledger.write(kind="round", round=round_, asked=asked)
+        self.asked.update(who)
+
+    @property
+    def most(self) -> int:
+        """How often the client that was asked most was asked."""
+        return max(self.asked.values(), default=0)
+
+    @property
+    def says(self) -> str:
+        """The claim for what was asked so far, as if everybody had answered."""
+        if self.mechanism is None:
+            return sentence(None, 0.0, 0.0)
+        return str(claim(self.mechanism, self.most, self.delta, self.plan.settings.entropy)["says"])
+
+    def closes(self) -> None:
+        """Write down what it came to; the models that are stored then name this entry."""
+        found = claim(self.mechanism, self.most, self.delta, self.plan.settings.entropy)
+        kept = ("private", "says", "epsilon", "delta", "checked_by", "checked_epsilon", "composition", "bound")
+        self.ledger.once(kind="closing", most_answers=self.most, **{k: found[k] for k in kept if k in found})
+
+    @property
+    def head(self) -> str:
+        """The hash of the last entry."""
+        return self.ledger.head

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,6 +18,9 @@ from vitrail import state as store
 from vitrail.data.pictures import Pictures
 from vitrail.errors import Malformed, VitrailError
 from vitrail.methods.base import Incoming, Method, Reply
+from vitrail.privacy.budget import Budget
+from vitrail.privacy.mechanism import Mechanism
+from vitrail.privacy.noise import operating_system, seeded
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire.message import (
@@ -44,6 +47,7 @@ class Client:
     rng: Rng
     pictures: Callable[[], Pictures]
     folder: Path
+    budget: Budget | None = None  # what its owner lets it spend on privacy; None: nobody counts
 
     def answer(self, request: bytes) -> bytes:
         """Do what a request asks for; a client that cannot says why instead of failing silently."""
@@ -71,27 +75,65 @@ class Client:
                 stored: bytes = earlier["reply"]
                 return stored
         last = -1 if not answered else answered[-1]["exchange"]
+        lacks = h.base not in (NO_BASE, kept["holds"] if kept else NO_BASE)
+        if lacks and (kept is None or h.round >= kept["round"]):  # also when it answered to all of it: ask that again
+            return self._say(Kind.NEED_FULL, h.round, h.exchange)
         if kept is not None and (h.round < kept["round"] or h.exchange <= last):
             raise Malformed(f"round {h.round} was answered before, to another request: a replay is refused")
-        if h.base not in (NO_BASE, kept["holds"] if kept else NO_BASE):
-            return self._say(Kind.NEED_FULL, h.round, h.exchange)
 
         rng = self.rng.child("client", self.name)
         before = self.method.client_init(self.name, rng.child("init")) if kept is None else kept["state"]
+        kept = {"run": self.run, "holds": NO_BASE, "trained": False, **(kept or {}), "round": h.round, "state": before}
+        kept["secrets"] = kept.get("secrets", {}) if answered else {}  # secure aggregation's, of this round
+        if self.method.task.secure:
+            parts = self._secure(message, kept, rng)
+        else:
+            parts = self._train(message, kept, rng.child(h.round, h.exchange), h.exchange)
+        sent = self._say(Kind.REPLY, h.round, h.exchange, parts)
+        self._keep({**kept, "answered": [*answered, {"exchange": h.exchange, "asked": asked, "reply": sent}]})
+        return sent
+
+    def _train(self, message: Message, kept: State, rng: Rng, exchange: int = 0) -> tuple[Part, ...]:
+        """The method's own round: what it says, and in `kept` what it leaves behind."""
         incoming = Incoming(
-            h.round,
+            message.header.round,
             {p.name: p.array() for p in message.parts if not p.peer},
             {(p.peer, p.name): p.array() for p in message.parts if p.peer},
-            h.exchange,
+            exchange,
         )
+        spends = self.budget is not None and not (kept["trained"] and _once(self.method.mechanism))
+        if self.budget and spends:
+            self.budget.check(self.method.mechanism)
+        kept["state"], reply = self.method.client_round(kept["state"], incoming, self._data(), rng)
+        if self.budget and spends:  # written down before it leaves
+            self.budget.charge(self.method.mechanism, self.run, message.header.round)
+        kept["trained"] = True
+        kept["holds"] = reply.holds
+        return self._parts(reply)
+
+    def _secure(self, message: Message, kept: State, rng: Rng) -> tuple[Part, ...]:
+        """One exchange of secure aggregation; the method's own round is in the third of them."""
+        from vitrail.engines import secure_client as secure
+
+        h, task = message.header, self.method.task
+        me = secure.Party(self.name, self.run, h.round, task, self.method.declares())
+        secure.expects(kept["secrets"], h.exchange)
+        parts: tuple[Part, ...] = ()
+        if h.exchange == secure.ADVERTISE:
+            self._data()  # who holds nothing says so before others count on it
+        if h.exchange == secure.MASK:
+            kept["secrets"] = secure.read_letters(me, message, kept["secrets"])
+            told = replace(message, parts=tuple(p for p in message.parts if not p.peer))
+            parts = self._train(told, kept, rng.child(h.round, 0))  # as it draws without secure aggregation
+        source = seeded(rng.child(h.round, "secrets", h.exchange)) if task.entropy == "seed" else operating_system
+        kept["secrets"], sent = secure.step(me, message, kept["secrets"], parts, source)
+        return sent
+
+    def _data(self) -> Pictures:
         pictures = self.pictures()
         if not len(pictures):
             raise VitrailError("it holds no pictures")
-        after, reply = self.method.client_round(before, incoming, pictures, rng.child(h.round, h.exchange))
-        sent = self._say(Kind.REPLY, h.round, h.exchange, self._parts(reply))
-        answered = [*answered, {"exchange": h.exchange, "asked": asked, "reply": sent}]
-        self._keep({"run": self.run, "round": h.round, "answered": answered, "holds": reply.holds, "state": after})
-        return sent
+        return pictures
 
     def _parts(self, reply: Reply) -> tuple[Part, ...]:
         """Encode what the method declared; anything else stays here."""
@@ -138,3 +180,7 @@ class Client:
     def _note(self, text: str) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         store.write_atomically(self.path.with_suffix(".error.txt"), text.encode(), 0o600)
+
+
+def _once(mechanism: Mechanism | None) -> bool:
+    return mechanism is not None and mechanism.once

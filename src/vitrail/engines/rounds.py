@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from vitrail.engines.replies import Failure, InTurn, Relay, Tally, as_part, read_reply, relays_of, still_under_way
-from vitrail.methods.base import Method
+from vitrail.methods.base import Method, Sums
 from vitrail.rng import Rng
 from vitrail.state import State, finite
 from vitrail.wire.codecs import Array
@@ -36,6 +36,7 @@ class Outcome:
 
 Ask = Callable[[Iterable[tuple[str, bytes]]], Iterator[tuple[str, bytes | Failure]]]
 Tell = Callable[[Outcome], None]
+Extra = Callable[[str], Sequence[Part]]
 
 
 @dataclass
@@ -75,13 +76,20 @@ def play(
     *,
     quorum: int = 1,
     tell: Tell = lambda _: None,
+    before: Callable[[int, Sequence[str]], None] = lambda *_: None,
 ) -> tuple[Federation, Outcome]:
-    """Play one round and return the federation after it."""
+    """Play one round and return the federation after it; `before` learns who is asked before anybody is."""
     t, declared = fed.round, method.declares()
     rng = rng.child("server", t)
     server, who = method.open_round(fed.server, clients, rng.child("open"))
+    before(t, who)
     outcome = Outcome(t, asked=len(who))
-    post = _Post(method, server, fed, run, outcome)
+    post = Post(method, server, fed, run, outcome)
+    if method.task.secure and who:
+        from vitrail.engines.secure import gather  # it builds on this file
+
+        sums = gather(method, post, who, ask, tell)
+        return _close(method, fed, server, who, outcome, sums, rng, quorum)
     tally, turn = Tally(declared, method.task.clients), InTurn(who, declared)
     recipients = fed.known | set(clients)
 
@@ -107,13 +115,31 @@ def play(
                 server = method.receive(server, name, parts)
             tell(outcome)
 
+    sums = tally.sums(len(outcome.answered))
+    return _close(method, fed, server, who, outcome, sums, rng, quorum, relays)
+
+
+def _close(
+    method: Method,
+    fed: Federation,
+    server: State,
+    who: Sequence[str],
+    outcome: Outcome,
+    sums: Sums | Failure,
+    rng: Rng,
+    quorum: int,
+    relays: Sequence[Relay] = (),
+) -> tuple[Federation, Outcome]:
+    """The federation after a round: with its sums where there are any, else as it was."""
     outcome.answered.sort(key=list(who).index)
-    after = Federation(t + 1, server, fed.known | set(outcome.answered))
-    after.relays = still_under_way(fed.relays, relays, outcome.answered)
+    after = Federation(fed.round + 1, server, fed.known | set(outcome.answered))
+    after.relays = still_under_way(fed.relays, list(relays), outcome.answered)
+    if isinstance(sums, Failure):
+        outcome.void = sums.reason
+        return after, outcome
     if who and len(outcome.answered) < quorum:
         outcome.void = f"{len(outcome.answered)} of {len(who)} clients answered, quorum is {quorum}"
         return after, outcome
-    sums = tally.sums(len(outcome.answered))
     closed = method.close_round(server, sums, rng.child("close"))
     if not finite(closed):
         outcome.void = "the server's state would no longer be finite"
@@ -127,20 +153,24 @@ def play(
     return after, outcome
 
 
-class _Post:
+class Post:
     """Makes requests one at a time; an array sent to many clients is encoded once."""
 
     def __init__(self, method: Method, server: State, fed: Federation, run: bytes, outcome: Outcome) -> None:
         self.method, self.server, self.fed, self.run, self.outcome = method, server, fed, run, outcome
         self.memo: dict[tuple[str, str, int], tuple[Array, Part]] = {}
 
-    def requests(self, clients: Iterable[str], full: bool) -> Iterator[tuple[str, bytes]]:
+    def requests(
+        self, clients: Iterable[str], full: bool, exchange: int = 0, extra: Extra = lambda _: ()
+    ) -> Iterator[tuple[str, bytes]]:
+        """What the method tells each client, and `extra` parts of the exchange's own."""
         last: tuple[Message, bytes] | None = None
         for client in clients:
             out = self.method.broadcast(self.server, client, full or client not in self.fed.known)
             parts = [self._part(name, codec, array) for name, (codec, array) in out.parts.items()]
             parts += [as_part(r) for r in self.fed.relays if r["to"] == client]
-            message = Message(Header(Kind.REQUEST, self.run, self.fed.round, "server", 0, out.base), tuple(parts))
+            header = Header(Kind.REQUEST, self.run, self.fed.round, "server", exchange, out.base)
+            message = Message(header, (*parts, *extra(client)))
             if last is None or not _equal(last[0], message):
                 last = message, encode(message)
             self.outcome.down[client] = self.outcome.down.get(client, 0) + len(last[1])

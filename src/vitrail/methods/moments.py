@@ -31,7 +31,7 @@ from vitrail.state import State
 from vitrail.wire import scores
 from vitrail.wire.codecs import Array
 
-LARGEST = 2**24  # of one client's noised sum under secure aggregation: the modulus must hold all of them together
+LARGEST = 2**27  # of one client's noised sum under secure aggregation: the modulus must hold all of them together
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,8 @@ def _composition(mechanism: Mechanism, releases: int) -> str:
     if mechanism.once:
         return "one release a client; all that follows is computed from it"
     steps = f" of {mechanism.noise.steps} steps each" if mechanism.noise.steps > 1 else ""
-    return f"{releases} answers of one client{steps}, one after another"
+    many = f"{releases} answers of one client, one after another" if releases != 1 else "one answer of a client"
+    return many + steps
 
 
 def _finite(eps: float) -> float | str:

@@ -52,8 +52,8 @@ class Summary:
 
     @property
     def grid(self) -> int:
-        """g: fine enough that rounding, at most √d/2 in norm, takes little of it."""
-        return int(2 ** math.ceil(math.log2(16 * math.sqrt(self.d))))
+        """g: fine enough that rounding, at most √d/2 in norm, takes less than half a per cent of it."""
+        return int(2 ** math.ceil(math.log2(128 * math.sqrt(self.d))))
 
     @property
     def scale(self) -> float:

@@ -14,6 +14,24 @@ if TYPE_CHECKING:
     from vitrail.plan import Plan
 
 
+def opening(plan: Plan) -> dict[str, Any]:
+    """What a run promises before it starts, if everybody who is asked answers."""
+    s, method = plan.settings, plan.method
+    planned = int(getattr(method, "most_answers", s.rounds))
+    parts = ", ".join(f"{name} ({part.how})" for name, part in method.declares().items())
+    delta = float(getattr(method, "delta", 0.0))
+    return {
+        "method": s.method,
+        "clients": len(plan.clients),
+        "rounds": s.rounds,
+        **claim(method.mechanism, planned, delta, s.entropy, f"every round: {parts}"),
+        "parts": parts,
+        "secure_aggregation": f"sums open with {s.secure} clients or more" if s.secure else "off",
+        "budget": f"ε = {s.budget:g} a client" if s.budget else "none was kept",
+        **plan.ledger_notes,
+    }
+
+
 class RunLedger:
     """The ledger of one run; after a restart it goes on where it was, and no round stands in it twice."""
 
@@ -26,24 +44,7 @@ class RunLedger:
             if entry["kind"] == "round":
                 self.asked.update(self._names(entry["asked"]))
         if not self.ledger.entries:
-            self._open()
-
-    def _open(self) -> None:
-        s, method = self.plan.settings, self.plan.method
-        planned = getattr(method, "most_answers", s.rounds)
-        parts = ", ".join(f"{name} ({part.how})" for name, part in method.declares().items())
-        more: dict[str, Any] = {"parts": parts, "secure_aggregation": s.secure or "off"}
-        more["budget"] = f"ε = {s.budget:g} a client" if s.budget else "none was kept"
-        more |= self.plan.ledger_notes
-        self.ledger.write(
-            kind="opening",
-            run=self.plan.id.hex(),
-            method=s.method,
-            clients=len(self.plan.clients),
-            rounds=s.rounds,
-            **claim(self.mechanism, planned, self.delta, s.entropy, f"every round: {parts}"),
-            **more,
-        )
+            self.ledger.write(kind="opening", run=plan.id.hex(), **opening(plan))
 
     def _names(self, asked: list[str] | str) -> Sequence[str]:
         return self.plan.clients if asked == "all" else asked

@@ -45,9 +45,8 @@ class Private(Simple):
         found = self.unnoised()
         if found is None:
             if self.epsilon is not None or self.noise_multiplier:
-                raise VitrailError(
-                    f"privacy={self.privacy} adds no noise, so epsilon and noise_multiplier mean nothing"
-                )
+                known = " or ".join(f"privacy={name}" for name in self.mechanisms)
+                raise VitrailError(f"privacy={self.privacy} adds no noise, so no ε can be had by it; choose {known}")
             return None
         found = found.with_multiplier(self.noise_multiplier or self.multiplier(found))
         return replace(found, bound=self.bound(found))

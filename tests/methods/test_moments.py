@@ -1,0 +1,112 @@
+"""One-shot moments as a method; the battery is in test_conformance.py."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.federation import digits, federate, quick, shares
+from vitrail import config
+from vitrail.errors import VitrailError
+from vitrail.methods.base import Task
+from vitrail.methods.prism_loss import summary_of
+from vitrail.privacy.accounting import epsilon
+from vitrail.wire.message import decode
+
+
+def build(secure=0, clients=3, **settings):
+    chosen = {"local_steps": 2, "batch": 10, "features": "vitrail-fashion", "pool": 2, "rounds": 3, **settings}
+    return config.build_method(config.resolve("moments", chosen), Task((1, 8, 8), 10, 3, clients, secure=secure))
+
+
+def test_clients_are_asked_once_and_the_server_goes_on_alone(tmp_path):
+    method = build()
+    fed, outcomes, traffic = federate(method, tmp_path)
+    assert [o.asked for o in outcomes] == [3, 0, 0]
+    assert len(traffic.replies) == 3
+    assert fed.server["t"] == 3
+    assert fed.server["optimizer"]["step"] == 4
+
+
+def test_any_split_gives_the_same_model_to_the_bit_when_noise_is_off(tmp_path, monkeypatch):
+    """Given the same features: each picture's row is computed alone here, as batches may change its last bit."""
+    from vitrail.methods import prism_loss
+
+    def one_by_one(summary, pixels, labels, classes):
+        sums = np.zeros((classes, 1 + 2 * summary.d), np.int64)
+        for x, y in zip(pixels, labels, strict=True):
+            sums[y] += summary.rows(x[None])[0]
+        return sums
+
+    monkeypatch.setattr(prism_loss, "class_sums", one_by_one)
+    monkeypatch.setattr(prism_loss, "remember", lambda kind, key, compute: compute())
+    labels = digits().train.labels[:72]
+    sorted_by_class = np.argsort(labels, kind="stable")
+    splits = {
+        "iid": shares(),
+        "by class": {f"client-{k}": sorted_by_class[24 * k : 24 * k + 24] for k in range(3)},
+        "uneven": {"client-0": np.arange(1), "client-1": np.arange(1, 70), "client-2": np.arange(70, 72)},
+    }
+    states = {name: federate(build(privacy="none"), tmp_path / name, holds=h)[0].server for name, h in splits.items()}
+    for name in ("by class", "uneven"):
+        assert (states[name]["sums"] == states["iid"]["sums"]).all()
+        assert (states[name]["s"] == states["iid"]["s"]).all()
+
+
+def test_what_a_client_sends_is_its_sums_and_the_noise_that_is_claimed(tmp_path):
+    quiet, loud = build(privacy="none"), build(epsilon=5.0)
+    exact = federate(quiet, tmp_path / "a", rounds=1)[0].server["sums"]
+    noisy = federate(loud, tmp_path / "b", rounds=1)[0].server["sums"]
+    sigma = loud.mechanism.sigma * summary_of(loud).grid
+    assert np.std(noisy - exact) == pytest.approx(sigma * math.sqrt(3), rel=0.05)
+    assert epsilon([(loud.mechanism.noise, 1)], 1e-5) == pytest.approx(5.0, rel=1e-4)
+
+
+def test_asked_again_a_client_sends_the_same_bits_not_new_noise(tmp_path):
+    method = build()
+    _, outcomes, traffic = federate(method, tmp_path, rounds=2, quorum=4)  # never reached: every round is void
+    assert all(o.void for o in outcomes)
+    sent = [[p.payload for p in decode(data).parts] for c, data in traffic.replies if c == "client-0"]
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+
+
+def test_secure_sums_carry_one_noise_in_all(tmp_path):
+    exact = federate(build(privacy="none"), tmp_path / "a", rounds=1)[0].server["sums"]
+    method = build(secure=3, epsilon=5.0)
+    fed, (outcome, *_), _ = federate(method, tmp_path / "b", rounds=1)
+    assert not outcome.void, outcome
+    error = fed.server["sums"] - exact
+    assert np.std(error) == pytest.approx(method.sigma, rel=0.05)
+    assert method.share == pytest.approx(method.sigma / math.sqrt(3))
+    assert "only the total" in method.mechanism.leaves
+
+
+def test_noise_is_sized_for_those_who_can_be_relied_on():
+    relied, all_honest = build(secure=3, colluding=1, epsilon=5.0), build(secure=3, epsilon=5.0)
+    assert relied.sigma == all_honest.sigma
+    assert relied.share == pytest.approx(relied.sigma / math.sqrt(2))
+    with pytest.raises(VitrailError, match="somebody must be left"):
+        build(secure=3, colluding=3, epsilon=5.0).declares()
+
+
+def test_without_labels_the_count_is_public_and_needs_no_noise():
+    chosen = config.resolve("moments", {"features": "vitrail-fashion"})
+    method = config.build_method(chosen, Task((1, 8, 8), 0, 3, 3))
+    assert method.mechanism.sensitivity == 2.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"epsilon": 1e-6}, "cannot be had: 0.001"),
+        ({"privacy": "none", "epsilon": 2.0}, "choose privacy=moments"),
+    ],
+)
+def test_an_epsilon_that_cannot_be_had_is_refused_with_what_can(asked, says):
+    with pytest.raises(VitrailError, match=says):
+        build(**asked).declares()
+
+
+def test_a_quick_method_of_the_battery_is_private_by_default():
+    assert quick("moments").mechanism is not None

@@ -1,0 +1,105 @@
+"""A client's budget outlives runs, counts by the data's name, and is never exceeded."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.federation import RUN, digits, quick, shares
+from vitrail.engines.embedded import Crew, Embedded
+from vitrail.engines.rounds import Federation, play
+from vitrail.errors import VitrailError
+from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.budget import Budget
+from vitrail.privacy.mechanism import Noise
+from vitrail.rng import Rng
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRAIL_HOME", str(tmp_path / "home"))
+
+
+def mechanism(multiplier=3.0, **changed):
+    found = quick("prism", privacy="mask-update", noise_multiplier=multiplier).mechanism
+    return replace(found, **changed)
+
+
+def spend(budget, times, found=None):
+    for _ in range(times):
+        budget.charge(found or mechanism(), RUN, 0)
+
+
+def test_answers_are_refused_when_the_budget_is_used_up_and_not_before():
+    budget, fits = Budget("scans", 5.0, 1e-5), 0
+    while epsilon([(Noise(3.0), fits + 1)], 1e-5) <= 5.0:
+        fits += 1
+    spend(budget, fits)
+    with pytest.raises(VitrailError, match=r"used up to .* would make it"):
+        spend(budget, 1)
+    assert len(budget.spent()) == fits
+    assert budget.spent()[-1]["epsilon_in_all"] == pytest.approx(epsilon([(Noise(3.0), fits)], 1e-5))
+
+
+def test_a_new_run_or_another_noise_goes_on_with_the_same_budget():
+    spend(Budget("scans", 9.0, 1e-5), 2)
+    Budget("scans", 9.0, 1e-5).charge(mechanism(5.0), b"another run, yes", 0)
+    total = epsilon([(Noise(3.0), 2), (Noise(5.0), 1)], 1e-5)
+    assert Budget("scans", 9.0, 1e-5).spent()[-1]["epsilon_in_all"] == pytest.approx(total)
+    assert Budget("other scans", 9.0, 1e-5).spent() == []
+
+
+def test_nothing_is_spent_on_what_is_not_private_or_counts_another_unit():
+    budget = Budget("scans", 9.0, 1e-5)
+    with pytest.raises(VitrailError, match="adds no noise"):
+        budget.charge(None, RUN, 0)
+    with pytest.raises(VitrailError, match="assumption"):
+        budget.charge(mechanism(assumed="something"), RUN, 0)
+    spend(budget, 1)
+    with pytest.raises(VitrailError, match="cannot be added up"):
+        budget.charge(mechanism(unit="example"), RUN, 0)
+
+
+def test_a_budget_is_its_owners_alone_and_a_changed_one_is_refused():
+    budget = Budget("../scans of Zürich", 9.0, 1e-5)
+    spend(budget, 2)
+    assert budget.path.parent.name == "budgets"
+    assert budget.path.stat().st_mode & 0o077 == 0
+    entries = json.loads(budget.path.read_text())
+    entries.pop(1)
+    budget.path.write_text(json.dumps(entries))
+    with pytest.raises(VitrailError, match="was changed"):
+        budget.check(mechanism())
+
+
+def rounds(method, folder, budget, n, holds=None):
+    holds = holds or shares()
+    fed, outcomes = Federation(0, method.server_init(Rng((5,)).child("server", "init"))), []
+    crew = Crew(method, RUN, Rng((5,)), holds, folder, budget)
+    with Embedded(crew, digits().train) as engine:
+        for _ in range(n):
+            fed, outcome = play(method, fed, RUN, sorted(holds), engine.ask, Rng((5,)))
+            outcomes.append(outcome)
+    return outcomes
+
+
+def test_a_client_refuses_a_round_beyond_its_budget_and_the_others_go_on(tmp_path):
+    method = quick("prism", privacy="mask-update", noise_multiplier=3.0)
+    Budget("digits/client-1", 3.15, 1e-5).charge(mechanism(2.0), RUN, 0)  # an earlier run's
+    outcomes = rounds(method, tmp_path / "clients", Budget("digits", 3.15, 1e-5), 3)
+    assert [len(o.answered) for o in outcomes] == [3, 3, 2]
+    assert "budget of ε = 3.15" in outcomes[2].left_out["client-1"]
+    assert len(Budget("digits/client-1", 3.15, 1e-5).spent()) == 3
+
+
+def test_a_release_that_is_made_once_is_charged_once(tmp_path):
+    method = quick("prism", privacy="moments", epsilon=4.0)
+    outcomes = rounds(method, tmp_path / "clients", Budget("digits", 4.5, 1e-5), 3)
+    assert all(len(o.answered) == 3 for o in outcomes)
+    assert len(Budget("digits/client-0", 4.5, 1e-5).spent()) == 1
+
+
+def test_a_run_that_is_not_private_gets_nothing_from_clients_with_a_budget(tmp_path):
+    (outcome,) = rounds(quick("prism"), tmp_path / "clients", Budget("digits", 5.0, 1e-5), 1)
+    assert outcome.answered == []
+    assert "adds no noise" in outcome.left_out["client-0"]

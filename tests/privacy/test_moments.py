@@ -1,0 +1,129 @@
+"""Sums of features: what one picture can change in them, and that nothing depends on who holds it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.federation import digits
+from vitrail.methods.prism_loss import public_features
+from vitrail.nets.moments import to_float
+from vitrail.privacy.moments import COUNT_WEIGHT, Summary, class_sums, estimate, noise_share, noised, pack, unpack
+from vitrail.privacy.noise import seeded
+from vitrail.rng import Rng
+
+
+def summary(pool=4, layers="all", shape=(1, 8, 8)):
+    psi, _ = public_features("vitrail-fashion", layers, "cpu")
+    return Summary(psi, pool, shape)
+
+
+def strange_pictures():
+    """Pictures that might break a bound: black, white, single pixels, noise, stripes, real digits."""
+    rng = np.random.default_rng(0)
+    single = np.zeros((8, 1, 8, 8), np.uint8)
+    single[np.arange(8), 0, np.arange(8), 3] = 255
+    noise = rng.integers(0, 256, (30, 1, 8, 8), dtype=np.uint8)
+    coarse = np.where(rng.random((30, 1, 8, 8)) < 0.5, 0, 255).astype(np.uint8)
+    stripes = np.tile(np.array([0, 255], np.uint8), (2, 1, 8, 4))
+    plain = np.stack([np.full((1, 8, 8), v, np.uint8) for v in (0, 255, 128)])
+    return np.concatenate([plain, single, noise, coarse, stripes, digits().train.pixels[:40]])
+
+
+@pytest.mark.parametrize("pool", [1, 2, 4, 8])
+@pytest.mark.parametrize("kinds", [1, 10])
+def test_no_pair_of_pictures_moves_the_sums_further_than_stated(pool, kinds):
+    s = summary(pool)
+    rows = s.rows(strange_pictures()).astype(np.float64)
+    farthest = 0.0
+    for a in range(len(rows)):
+        apart = ((rows - rows[a]) ** 2).sum(1)  # replaced by another of its class
+        farthest = max(farthest, apart.max())
+        if kinds > 1:  # replaced by one of another class: one row loses all, another gains all
+            farthest = max(farthest, ((rows**2).sum(1) + (rows[a] ** 2).sum()).max())
+    assert math.sqrt(farthest) <= s.sensitivity(kinds) * s.grid * (1 + 1e-12)
+    if kinds > 1:  # and the bound is not loose: two classes come within a few per cent of it
+        assert math.sqrt(farthest) > 0.9 * s.sensitivity(kinds) * s.grid
+
+
+@pytest.mark.parametrize("pool", [1, 4])
+def test_a_vector_made_to_be_rounded_up_everywhere_stays_within_the_norm(pool):
+    """The worst that rounding can do: every coordinate just above a half."""
+    s = summary(pool)
+    for k in (1, 2, s.d // 3, s.d):
+        unit = np.zeros(s.d)
+        unit[:k] = 1 / math.sqrt(k)
+        up = np.floor(unit * s.scale) + (unit > 0)  # rounded up, whatever it was
+        assert np.linalg.norm(np.rint(unit * s.scale)) <= s.grid
+        assert np.linalg.norm(np.minimum(up, unit * s.scale + 0.5)) <= s.grid + 1e-9
+
+
+def test_rows_equal_a_plain_computation():
+    s, pixels = summary(2), digits().train.pixels[:5]
+    psi, _ = public_features("vitrail-fashion", "all", "cpu")
+    for row, x in zip(s.rows(pixels), to_float(pixels), strict=True):
+        layers = [torch.nn.functional.adaptive_avg_pool2d(y, min(2, y.shape[-1])) for y in psi(x[None])]
+        f = torch.cat([y.flatten() for y in layers]).double()
+        first, second = f / f.norm(), f**2 / (f**2).norm()
+        assert row[0] == round(COUNT_WEIGHT * s.grid)
+        assert np.abs(row[1 : 1 + s.d] - (first * s.scale).numpy()).max() <= 0.501
+        assert np.abs(row[1 + s.d :] - (second * s.scale).numpy()).max() <= 0.501
+
+
+@pytest.mark.parametrize("labels_of", ["iid", "by class", "one client has all"])
+def test_any_division_of_pictures_gives_the_same_sums_to_the_bit(labels_of):
+    s, train = summary(4), digits().train
+    pixels, labels = train.pixels[:192], train.labels[:192]
+    order = np.arange(192) if labels_of == "iid" else np.argsort(labels, kind="stable")
+    cuts = [192] if labels_of == "one client has all" else [20, 90, 91, 150]
+    # Given the same features: batches of 64 may differ in a last bit, so each picture's are computed once.
+    rows = s.rows(pixels)
+    whole = np.stack([rows[labels == c].sum(0) for c in range(10)])
+    parts = [np.stack([rows[i][labels[i] == c].sum(0) for c in range(10)]) for i in np.split(order, cuts)]
+    assert (sum(parts) == whole).all()
+    direct = sum(class_sums(s, pixels[i], labels[i], 10) for i in np.split(order, cuts))
+    assert np.abs(direct - whole).max() <= 2  # features computed anew, in other batches
+
+
+def test_noise_has_the_deviation_that_was_asked_for():
+    sums = np.arange(40_000).reshape(10, -1)
+    for noisy in (noised(sums, 70.0, seeded(Rng((1,)))), noise_share(sums, 70.0, seeded(Rng((1,))), 2**27)):
+        error = (noisy - sums).ravel()
+        assert np.std(error) == pytest.approx(70.0, rel=0.02)
+        assert abs(error.mean()) < 1.5
+
+
+def test_without_noise_moments_are_the_plain_means_of_each_class():
+    s, train = summary(2), digits().train
+    pixels, labels = train.pixels[:200], train.labels[:200]
+    found = estimate(s, class_sums(s, pixels, labels, 10).astype(np.float64), 0.0)
+    with torch.no_grad():
+        want = s.moments(to_float(pixels), torch.from_numpy(labels), 10)
+    assert torch.allclose(found.first, want.first, atol=1e-4)
+    assert torch.allclose(found.second, want.second, atol=1e-4)
+    assert torch.allclose(found.share, want.share)
+
+
+def test_a_class_that_noise_hides_is_taken_as_absent():
+    s = summary(1)
+    sums = np.zeros((3, 1 + 2 * s.d))
+    sums[:, 0] = np.array([500, 3, -20]) * s.count
+    share = estimate(s, sums, 10.0 * s.count).share
+    assert share.tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("sigma", [0.0, 3.0, 5000.0])
+def test_sums_survive_the_wire_to_a_fraction_of_the_noise(sigma):
+    sums = np.random.default_rng(0).normal(0, 30_000, (10, 301)).astype(np.int64)
+    back = unpack(pack(sums, sigma), sums.size)
+    assert np.abs(back - sums.ravel()).max() <= max(sigma / 8, np.abs(sums).max() / 32767) / 2 + 1
+    if not sigma:
+        assert (back == sums.ravel()).all()
+
+
+def test_noised_sums_travel_in_few_bits():
+    s = summary(4)
+    sums = np.zeros((10, 1 + 2 * s.d), np.int64)
+    sent = pack(noised(sums, 1.03 * s.grid, seeded(Rng((2,)))), 1.03 * s.grid)
+    assert 8 * len(sent) / sums.size < 5.3  # log2(8·√(2πe)) = 5.05 is the entropy of the noise in these steps

@@ -9,6 +9,7 @@ import typer
 
 from vitrail.cli_measuring import compare, evaluate, report
 from vitrail.cli_models import export, show
+from vitrail.cli_privacy import audit, privacy
 
 app = typer.Typer(
     name="vitrail",
@@ -133,7 +134,7 @@ def sample(
     typer.echo(f"{n} pictures in {out}")
 
 
-for verb in (show, export, evaluate, report, compare):
+for verb in (show, export, evaluate, report, compare, privacy, audit):
     app.command()(verb)
 
 

@@ -64,19 +64,37 @@ def frechet(a: Gaussian, b: Gaussian) -> float:
     The last trace is that of (Σ_a^½ Σ_b Σ_a^½)^½, which is symmetric: its eigenvalues are real, and found faster than
     those of Σ_a Σ_b.
     """
-    sigma_a, sigma_b = a.covariance, b.covariance
-    values, vectors = torch.linalg.eigh(sigma_a)
-    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    sigma_b, root = b.covariance, _root(a.covariance)
     cross = torch.linalg.eigvalsh(root @ sigma_b @ root).clamp(min=0).sqrt().sum()
-    return float((a.mean - b.mean).square().sum() + sigma_a.trace() + sigma_b.trace() - 2 * cross)
+    return float((a.mean - b.mean).square().sum() + a.covariance.trace() + sigma_b.trace() - 2 * cross)
+
+
+def _root(sigma: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(sigma)
+    return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
 
 
 def frechet_without(rows: Tensor, other: Gaussian) -> list[float]:
-    """The distance of a set to another without each of its GROUPS."""
-    whole, found = Gaussian.of(rows), []
+    """The distance of a set to another without each of its GROUPS.
+
+    The other's root R is taken once. The eigenvalues of R Σ R are those of the centred rows times R, multiplied with
+    themselves: of whichever of the two products is smaller.
+    """
+    rows, root, sigma = rows.double(), _root(other.covariance), other.covariance.trace()
+    turned, group, found = rows @ root, torch.arange(len(rows)) % GROUPS, []
+    gram = turned @ turned.T if len(rows) < rows.shape[1] else None
     for i in range(GROUPS):
-        out = Gaussian.of(rows[i::GROUPS])
-        found.append(frechet(Gaussian(whole.n - out.n, whole.total - out.total, whole.outer - out.outer), other))
+        kept = group != i
+        n, mean = int(kept.sum()), rows[kept].mean(0)
+        if gram is not None:
+            part = gram[kept][:, kept]
+            part = part - part.mean(0) - part.mean(1, keepdim=True) + part.mean()
+        else:
+            centred = turned[kept] - turned[kept].mean(0)
+            part = centred.T @ centred
+        cross = torch.linalg.eigvalsh(part / (n - 1)).clamp(min=0).sqrt().sum()
+        spread = (rows[kept] - mean).square().sum() / (n - 1)
+        found.append(float((mean - other.mean).square().sum() + spread + sigma - 2 * cross))
     return found
 
 

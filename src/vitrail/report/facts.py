@@ -11,11 +11,14 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
+from vitrail.report.audit import Audited, read_audit
 from vitrail.report.evaluation import Evaluation, read_evaluation
 from vitrail.report.header import read_about
+from vitrail.report.ledger import ledger_table
 from vitrail.report.pictures import Grid, Picture, read_grids, read_picture
 from vitrail.report.quantities import plural
 from vitrail.report.rounds import Round, metric_names, read_rounds
+from vitrail.report.tables import Table
 
 _VERSION = re.compile(r"#.*?vitrail (\S+?);")
 
@@ -35,6 +38,8 @@ class Facts:
     best_size: int | None
     best_about: dict[str, Any]  # the same of the model of the best measured round
     evaluation: Evaluation | None
+    audit: Audited | None
+    ledger: Table | None
     grids: list[Grid]
     partition: Picture | None
     notes: list[str]
@@ -83,10 +88,12 @@ def read_run(folder: Path, label: str, grids: int) -> Facts:
     rounds, damaged = read_rounds(place.metrics)
     about = read_about(place.model)
     evaluation, problem = read_evaluation(place.evaluation)
+    audit, trouble = read_audit(folder / "audit.json")
+    ledger, doubt = ledger_table(folder)
     shown, left = read_grids(folder, grids)
     version = _VERSION.match(text)
     notes += _shortfalls(settings, rounds, place, damaged, left)
-    notes += [problem] if problem else []
+    notes += filter(None, [problem, trouble, doubt])
     told = about.get("notes")
     notes += map(str, told) if isinstance(told, list) else []
     return Facts(
@@ -101,6 +108,8 @@ def read_run(folder: Path, label: str, grids: int) -> Facts:
         best_size=place.best.stat().st_size if place.best.is_file() else None,
         best_about=read_about(place.best),
         evaluation=evaluation,
+        audit=audit,
+        ledger=ledger,
         grids=shown,
         partition=read_picture(place.partition),
         notes=notes,

@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from vitrail.report.audit import audit_tables
 from vitrail.report.charts import Chart
 from vitrail.report.comparison import comparison_tables
 from vitrail.report.curves import metric_charts, races, run_legend, traffic_charts
@@ -42,6 +43,7 @@ class Section:
     left_out: Table | None
     void: Sequence[str]
     evaluation: Sequence[Table]
+    audit: Sequence[Table]
     commands: str
     paths: bool  # whether the settings name places on the machine that ran
 
@@ -101,6 +103,7 @@ def _section(run: Facts, id_: str, shared: Sequence[str], *, full: bool) -> Sect
         left_out=left_out_table(run.rounds),
         void=void_rounds(run.rounds),
         evaluation=evaluation_tables(run.evaluation) if run.evaluation else (),
+        audit=audit_tables(run.audit) if run.audit else (),
         commands=_commands(run),
         paths=run.folder.is_absolute() or any(map(_PLACE.search, map(run.setting, ("data", "from", "out")))),
     )

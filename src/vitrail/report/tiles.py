@@ -53,9 +53,16 @@ def headline(run: Facts) -> list[Tile]:
         )
     each = f"{duration(seconds / len(run.rounds))} a round" if run.rounds else ""
     tiles += [Tile("Time", duration(seconds), each), _distance(run)]
-    said, _, why = run.privacy.partition(":")
-    tiles.append(Tile("Privacy", said[:1].upper() + said[1:], why.strip()))
+    tiles.append(_privacy(run.privacy))
     return tiles
+
+
+def _privacy(says: str) -> Tile:
+    if says.startswith("ε"):
+        value, _, what = says.partition(" at ")
+        return Tile("Privacy", value, f"at {what}")
+    said, _, why = says.partition(":")
+    return Tile("Privacy", said[:1].upper() + said[1:], why.strip())
 
 
 def _model(run: Facts) -> Tile:

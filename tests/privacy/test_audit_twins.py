@@ -1,0 +1,33 @@
+"""Twin clients: noise that a client draws and then does not use is found out in its replies."""
+
+import numpy as np
+import pytest
+
+from tests.privacy.audited import target
+from vitrail.privacy import clip
+from vitrail.privacy.audit import twins
+
+SMALL = {"width": 4, "z": 8, "batch": 8, "rounds": 2, "epsilon": 2.0}
+RUNS = {
+    "gswgan": {"privacy": "gradient", "pool": 16, "d_steps": 2},
+    "fedgan": {"privacy": "dp-sgd", "dp_steps": 2, "sample_rate": 1.0},
+}
+
+
+@pytest.mark.parametrize("method", RUNS)
+def test_noise_that_is_used_hides_twins_and_noise_that_is_not_does_not(method, monkeypatch):
+    attacked = target(method, 24, **SMALL, **RUNS[method])
+    assert not any(lower.refutes for lower in twins.attack(attacked).lowers)
+    monkeypatch.setattr(clip, "gaussian", lambda source, n, sigma: np.zeros(n))
+    assert any(lower.refutes for lower in twins.attack(attacked).lowers)
+
+
+def test_twins_differ_by_one_unit():
+    attacked = target("fedgan", **SMALL, **RUNS["fedgan"])
+    one, more = twins.twins(attacked, "example")
+    assert len(more) == len(one) + 1
+    np.testing.assert_array_equal(more.pixels[:-1], one.pixels)
+    dark, light = twins.twins(attacked, "client")
+    assert (dark.pixels == 0).all()
+    assert (light.pixels == 255).all()
+    np.testing.assert_array_equal(dark.labels, light.labels)

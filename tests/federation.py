@@ -22,8 +22,21 @@ from vitrail.rng import Rng
 RUN = b"a run for tests!"
 QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough to be tested in seconds
     "prism": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
+    "moments": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
     "fedgan": {"width": 4, "z": 8, "batch": 16},
     "mdgan": {"width": 4, "z": 8, "batch": 16, "k": 2, "swap_every": 1},
+    "gswgan": {"width": 4, "z": 8, "batch": 8, "pool": 16, "d_steps": 2, "d_batch": 8, "asked": 3},
+    "dpfedgan": {"width": 4, "z": 8, "batch": 16, "g_steps": 2},
+}
+PRIVATE: dict[str, tuple[str, dict[str, Any]]] = {  # the same with a mechanism
+    "prism, moments": ("prism", {"privacy": "moments", "epsilon": 9.8}),
+    "fedgan, dp-sgd": (
+        "fedgan",
+        {"privacy": "dp-sgd", "noise_multiplier": 1.0, "dp_steps": 4, "d_steps": 2, "sample_rate": 0.3, "batch": 8},
+    ),
+    "fedgan, dp-fedavg": ("fedgan", {"privacy": "dp-fedavg", "epsilon": 9.8}),
+    "gswgan, gradient": ("gswgan", {"privacy": "gradient", "epsilon": 9.8}),
+    "dpfedgan, dp-fedavg": ("dpfedgan", {"privacy": "dp-fedavg", "epsilon": 9.8}),
 }
 
 
@@ -34,7 +47,9 @@ def digits() -> Dataset:
 
 
 def quick(name: str, rounds: int = 3, clients: int = 3, **settings: Any) -> Method:
-    """A registered method at test size."""
+    """A registered method at test size, or one of its private settings."""
+    name, private = PRIVATE.get(name, (name, {}))
+    settings = {**private, **settings}
     resolved = config.resolve(name, {**QUICK.get(name, {}), "rounds": rounds, **settings})
     return config.build_method(resolved, Task((1, 8, 8), 10, rounds, clients))
 

@@ -1,14 +1,21 @@
 """The federated GAN: what is averaged, what clients take back, what stays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
 from tests.federation import digits, federate, quick, same
+from vitrail.artifact import open_model
 from vitrail.engines.replies import Failure
-from vitrail.methods.base import Incoming
+from vitrail.errors import VitrailError
+from vitrail.methods.base import Incoming, Sums
 from vitrail.methods.fedgan import UNIT
-from vitrail.nets.flat import from_vector, to_vector
+from vitrail.nets.flat import from_vector, learned, to_vector
+from vitrail.privacy import dpsgd
+from vitrail.privacy.accounting import second_opinion
 from vitrail.rng import Rng
 from vitrail.state import load
 from vitrail.wire.message import decode
@@ -112,3 +119,150 @@ def test_half_precision_halves_the_bytes(tmp_path):
     half = federate(quick("fedgan", rounds=1, wire="float16"), tmp_path / "b")[1][0]
     assert half.up["client-0"] < 0.52 * full.up["client-0"]
     assert half.down["client-0"] < 0.52 * full.down["client-0"]
+
+
+# -- privacy --------------------------------------------------------------------------------------------------------
+
+NAMES = ("generator", "discriminator")
+
+
+def answer(method, data, server=None, rng=2):
+    server = server or method.server_init(Rng((1,)))
+    return method.client_round({}, Incoming(0, {n: server[n] for n in NAMES}), data, Rng((rng,)))[1].parts
+
+
+def rivals():
+    """Data sets as unlike as can be, of different sizes."""
+    some = digits().train.take(np.arange(30))
+    for data in (some, some.take(np.arange(1))):
+        yield data
+        yield from (replace(data, pixels=np.full_like(data.pixels, v)) for v in (0, 255))
+        yield replace(data, labels=np.full_like(data.labels, 3))
+
+
+@pytest.mark.parametrize("name", ["fedgan, dp-sgd", "fedgan, dp-fedavg"])
+def test_with_privacy_neither_losses_nor_the_number_of_pictures_leave(tmp_path, name):
+    method = quick(name)
+    _, outcomes, traffic = federate(method, tmp_path)
+    assert all(set(sent(r)) == {"generator", "discriminator"} for _, r in traffic.replies)
+    assert set(method.declares()) == {"generator", "discriminator"}
+    assert all(len(o.answered) == 3 and not o.metrics for o in outcomes)
+    few, many = (digits().train.take(np.arange(n)) for n in (2, 40))
+    assert {n: a.shape for n, a in answer(method, few).items()} == {n: a.shape for n, a in answer(method, many).items()}
+
+
+def test_all_that_dp_sgd_sends_depends_on_pictures_through_noised_sums_alone(monkeypatch):
+    """Where those sums say nothing, clients with any pictures say the same."""
+    method = quick("fedgan, dp-sgd")
+    assert not same(*(answer(method, data) for data in list(rivals())[:2]))
+    monkeypatch.setattr(dpsgd, "private_sum", lambda net, *_: torch.zeros(sum(p.numel() for p in net.parameters())))
+    first, *others = (answer(method, data) for data in rivals())
+    assert all(same(first, other) for other in others)
+
+
+def test_without_noise_or_clipping_a_private_step_is_the_plain_one():
+    """Every picture drawn, a bound that is never met, next to no noise: FedGAN's own step of D, and then of G."""
+    loose = {"sample_rate": 1.0, "clip": 1e4, "noise_multiplier": 1e-9, "dp_steps": 1, "d_steps": 1, "batch": 16}
+    method = quick("fedgan", privacy="dp-sgd", lr=0.01, **loose)
+    method = replace(method, task=replace(method.task, shape=(1, 16, 16)))  # large enough for GroupNorm
+    draw = np.random.default_rng(1)
+    pixels = draw.integers(0, 256, (16, 1, 16, 16), np.uint8)
+    data = replace(digits().train.take(np.arange(16)), pixels=pixels)
+    server = method.server_init(Rng((1,)))
+    got = answer(method, data, server)
+
+    nets = method.nets()
+    G, D = (from_vector(nets[n], server[n]).train() for n in NAMES)
+    opt_g, opt_d = (torch.optim.Adam(n.parameters(), 0.01, (0.5, 0.999)) for n in (G, D))
+    rng = Rng((2,)).child("training").torch()
+    noise = lambda: (torch.randn(16, 8, generator=rng), torch.randint(10, (16,), generator=rng))  # noqa: E731
+    (z, y_fake), x, y = noise(), torch.from_numpy(pixels).float() / 127.5 - 1, torch.from_numpy(data.labels)
+    log = torch.nn.functional.logsigmoid
+    (-log(D(x, y)).mean() - log(-D(G(z, y_fake).detach(), y_fake)).mean()).backward()
+    opt_d.step()
+    z, y_fake = noise()
+    (-log(D(G(z, y_fake), y_fake)).mean()).backward()
+    opt_g.step()
+    for name, net in zip(NAMES, (G, D), strict=True):
+        moved = to_vector(net) - server[name]
+        assert np.linalg.norm(got[name] - to_vector(net)) < 0.02 * np.linalg.norm(moved)
+
+
+def test_more_noise_moves_d_further_from_where_it_would_go():
+    method = lambda m: quick("fedgan, dp-sgd", noise_multiplier=m, lr=1e-3)  # noqa: E731
+    data = digits().train.take(np.arange(30))
+    plain, little, much = (answer(method(m), data)["discriminator"] for m in (1e-6, 0.05, 50.0))
+    assert 0 < np.linalg.norm(little - plain) < np.linalg.norm(much - plain)
+
+
+def test_a_step_in_which_nobody_is_drawn_is_a_step():
+    method = quick("fedgan, dp-sgd", sample_rate=1e-9)
+    data = digits().train.take(np.arange(30))
+    assert same(answer(method, data), answer(method, replace(data, pixels=255 - data.pixels)))
+
+
+def test_dp_sgd_refuses_a_discriminator_with_batch_norm():
+    method = quick("fedgan, dp-sgd", d_norm="batch")
+    large = replace(method, task=replace(method.task, shape=(1, 16, 16)))
+    with pytest.raises(VitrailError, match="d_norm=group"):
+        large.declares()
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16"])
+def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitivity(wire):
+    method, most = quick("fedgan, dp-fedavg", clip=0.05, lr=0.1, wire=wire), 0.0
+    server = method.server_init(Rng((1,)))
+    starts = [{n: server[n] * np.float32(by) for n in NAMES} for by in (1, -1, 50, 1e15)]
+    found = [answer(method, data, start) for start in starts for data in rivals()]
+    updates = [np.concatenate([parts[n].astype(float) for n in NAMES]) for parts in found]
+    for a in updates:
+        assert np.linalg.norm(a) <= 0.05
+        most = max(most, *(float(np.linalg.norm(a - b)) for b in updates))
+    assert most <= method.mechanism.sensitivity == 0.1
+    assert most > 0.06  # well beyond what one bounded update could do
+
+
+@pytest.mark.parametrize("multiplier", [0.05, 20.0])
+def test_networks_move_with_noise_of_the_stated_sigma_and_pictures_stay_pictures(multiplier):
+    method = quick("fedgan", privacy="dp-fedavg", noise_multiplier=multiplier, clip=0.5)
+    server, declared = method.server_init(Rng((1,))), method.declares()
+    sums = Sums({n: np.full(declared[n].size, 0.1) for n in NAMES}, 4)
+    after, noise = method.close_round(server, sums, Rng((2,))), []
+    for name, net in method.nets().items():
+        weights = learned(net)
+        assert weights.sum() == declared[name].size
+        noise.append(4 * (after[name].astype(float) - server[name])[weights] - 0.1)
+    assert method.mechanism.sigma == multiplier
+    assert kstest(np.concatenate(noise) / multiplier, "norm").pvalue > 1e-4
+    x = open_model(method.products(after)["generator"], "0123456789").sample(20)
+    assert x.isfinite().all()
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_dp_fedavg_is_for_a_generator_that_clients_take_back(tmp_path, sync):
+    method = quick("fedgan, dp-fedavg", sync=sync, rounds=1)
+    if sync in ("d", "none"):
+        with pytest.raises(VitrailError, match="use sync=d&g or sync=g"):
+            method.declares()
+    else:
+        _, _, traffic = federate(method, tmp_path)
+        assert all(set(sent(r)) == SYNCS[sync] for _, r in traffic.replies)
+
+
+def test_epsilon_is_what_was_asked_for_and_opacus_agrees():
+    average = quick("fedgan, dp-fedavg", rounds=20)
+    assert average.spent(20) == pytest.approx(9.8, abs=1e-3)
+    whole = quick("fedgan", privacy="dp-sgd", epsilon=4.0, sample_rate=1.0, dp_steps=5, rounds=3)
+    assert whole.spent(3) == pytest.approx(4.0, abs=1e-3)  # 15 steps
+    drawn = quick("fedgan", privacy="dp-sgd", noise_multiplier=2.0, sample_rate=0.1, dp_steps=4, rounds=3)
+    for method, answers in ((average, 20), (whole, 3), (drawn, 3)):
+        _, other = second_opinion([(method.mechanism.noise, answers)], method.delta)
+        assert other == pytest.approx(method.spent(answers), rel=0.01)
+    assert drawn.spent(3) < 0.25 * replace(drawn, sample_rate=1.0).spent(3)
+
+
+def test_clients_with_more_pictures_are_told_the_same_epsilon():
+    """ε is by the public rate, so no number of pictures is in it, nor asked for."""
+    method = quick("fedgan, dp-sgd")
+    assert (method.mechanism.unit, method.mechanism.noise.rate) == ("example", 0.3)
+    assert method.mechanism.sigma == method.noise_multiplier * method.clip

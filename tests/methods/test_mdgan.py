@@ -11,6 +11,7 @@ from tests.federation import digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
 from vitrail.errors import VitrailError
 from vitrail.methods.base import Incoming, Sums
+from vitrail.methods.fakes import pack
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.rng import Rng
 from vitrail.state import load
@@ -202,7 +203,7 @@ def test_fakes_travel_with_the_bits_that_were_asked_for(tmp_path):
 def test_a_fake_arrives_within_half_a_grey_level():
     method = quick("mdgan")
     x = torch.linspace(-1, 1, 999).reshape(1, 1, 27, 37)
-    came, _ = method.unpack(Incoming(0, {"x_g": method.pack(x)}), "g")
+    came, _ = method.unpack(Incoming(0, {"x_g": pack(x, "uint8")}), "g")
     assert (came - x).abs().max() <= 0.5 / 127.5 + 1e-6
     assert (came.min(), came.max()) == (-1, 1)
 

@@ -24,6 +24,14 @@ METHODS: dict[str, tuple[str, str]] = {
         "vitrail.methods.mdgan:MdGan",
         "one generator on the server, a discriminator per client; pictures and gradients travel",
     ),
+    "gswgan": (
+        "vitrail.methods.gswgan:GsWgan",
+        "one generator on the server, a Wasserstein critic per client; gradients can be private",
+    ),
+    "dpfedgan": (
+        "vitrail.methods.dpfedgan:DpFedGan",
+        "discriminators are trained by clients and averaged, the generator by the server; updates can be private",
+    ),
 }
 
 

@@ -6,28 +6,31 @@ client does not take back stays its own, with its optimiser, in its private stat
 
 What differs from the paper: G's loss is the usual non-saturating one (g_loss="minimax" is Eq. 3); clients are weighted
 by their number of pictures (weights="uniform" is the paper's mean); with upload="synced" only what is synchronised
-travels up, which is what the paper's halved cost of Sync G means in bytes.
+travels up, which is what the paper's halved cost of Sync G means in bytes. Privacy is ours: see fedgan_private.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.data.pictures import Pictures
 from vitrail.errors import VitrailError
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
+from vitrail.methods import fedgan_private as private
+from vitrail.methods import gan
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
-from vitrail.nets.flat import from_vector, to_vector, vector_size
-from vitrail.nets.moments import to_float
+from vitrail.nets.flat import from_vector, learned, to_vector, vector_size
+from vitrail.privacy import dpfedavg, dpsgd
+from vitrail.privacy.mechanism import Mechanism
+from vitrail.privacy.settings import Private
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire.message import NO_BASE, digest
@@ -36,10 +39,15 @@ UNIT = 100  # weights count hundreds of pictures, so that weighted values fit fl
 
 
 @dataclass(frozen=True)
-class FedGan(Simple):
+class FedGan(Private):
     """The federated GAN's settings."""
 
-    task: Task
+    privacy: Annotated[
+        Literal["none", "dp-sgd", "dp-fedavg"],
+        Field(
+            description="dp-sgd: noise on D's gradients, on the client; dp-fedavg: on the sum of updates, by the server"
+        ),
+    ] = "none"
     sync: Annotated[Literal["d&g", "g", "d", "none"], Field(description="what clients take back from the server")] = (
         "d&g"
     )
@@ -49,23 +57,52 @@ class FedGan(Simple):
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's pictures in a round")] = 1
-    batch: Annotated[int, Field(ge=2, description="pictures in a step")] = 64
+    batch: Annotated[
+        int, Field(ge=2, description="pictures in a step; dp-sgd: fakes in a step, and what sums are divided by")
+    ] = 64
     lr: Annotated[float, Field(gt=0, description="Adam's learning rate")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
-    weights: Annotated[Literal["examples", "uniform"], Field(description="how much a client counts")] = "examples"
+    weights: Annotated[
+        Literal["examples", "uniform"], Field(description="how much a client counts; with privacy always the same")
+    ] = "examples"
     wire: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"
+    d_norm: Annotated[
+        Literal["auto", "batch", "group"], Field(description="D's normalisation; auto: group with privacy")
+    ] = "auto"
+    clip: Annotated[
+        float, Field(gt=0, description="privacy: largest norm of one picture's gradient, or one client's update (C)")
+    ] = 1.0
+    sample_rate: Annotated[
+        float, Field(gt=0, le=1, description="dp-sgd: chance of a picture to be in a step; public, like batch")
+    ] = 0.05
+    dp_steps: Annotated[int, Field(ge=1, description="dp-sgd: steps of D in a round")] = 20
+    d_steps: Annotated[int, Field(ge=1, description="dp-sgd: steps of D to one of G")] = 4
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
+    mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd", "dp-fedavg")
 
-    def nets(self) -> dict[str, nn.Module]:
+    def nets(self) -> gan.Nets:
         """G and D, not yet initialised."""
         t = self.task
-        g, d = (
-            Generator(t.shape, t.classes, self.width, self.z),
-            Discriminator(t.shape, t.classes, self.width),
-        )
-        return {"generator": g, "discriminator": d}
+        auto: Literal["batch", "group"] = "batch" if self.privacy == "none" else "group"
+        d = Discriminator(t.shape, t.classes, self.width, auto if self.d_norm == "auto" else self.d_norm)
+        return {"generator": Generator(t.shape, t.classes, self.width, self.z), "discriminator": d}
+
+    def unnoised(self) -> Mechanism | None:
+        if self.privacy == "none":
+            return None
+        if self.privacy == "dp-sgd":
+            with torch.device("meta"):
+                dpsgd.check(self.nets()["discriminator"])
+            what = f"{' and '.join(self.uploaded)}, trained with noised gradients"
+            return dpsgd.mechanism(self.clip, self.sample_rate, self.dp_steps, what)
+        if "generator" not in self.synced:
+            raise VitrailError(
+                f"privacy=dp-fedavg with sync={self.sync}: an update is a change of what was received, and here "
+                "clients never take G back; use sync=d&g or sync=g, or privacy=dp-sgd"
+            )
+        return dpfedavg.mechanism(self.clip, " and ".join(self.uploaded), bool(self.task.secure))
 
     @property
     def synced(self) -> tuple[str, ...]:
@@ -76,16 +113,21 @@ class FedGan(Simple):
     @property
     def uploaded(self) -> tuple[str, ...]:
         """The networks that clients send; the generator always, or there would be no product."""
-        return (
-            ("generator", "discriminator")
-            if self.upload == "both"
-            else tuple({"generator": 0, **dict.fromkeys(self.synced)})
-        )
+        if self.privacy == "dp-fedavg":  # of what is not synchronised there is no update
+            return self.synced
+        if self.upload == "both":
+            return ("generator", "discriminator")
+        return tuple({"generator": 0, **dict.fromkeys(self.synced)})
 
     def declares(self) -> Mapping[str, Declared]:
         with torch.device("meta"):
             nets = self.nets()
+        if self.mechanism and self.privacy == "dp-fedavg":
+            size = {name: int(learned(nets[name]).sum()) for name in self.uploaded}
+            return {name: Declared("sum", self.wire, size[name], self.clip) for name in self.uploaded}
         parts = {name: Declared("sum", self.wire, vector_size(nets[name])) for name in self.uploaded}
+        if self.mechanism:  # how many pictures a client has, and how well it does, tell of its pictures
+            return parts
         one = Declared("sum", "float32", 1)
         return {**parts, "weight": Declared("sum", "float32", 1, least=0), "metric.loss_g": one, "metric.loss_d": one}
 
@@ -95,10 +137,7 @@ class FedGan(Simple):
         """The networks all clients begin with."""
         nets = self.nets()
         first = {name: to_vector(initialise(net, rng.child(name).torch())) for name, net in nets.items()}
-        if start is not None:
-            if any(start[name].shape != first[name].shape for name in first):
-                raise VitrailError("from= names a run with another width, picture size or labels; take one like this")
-            first = {name: start[name] for name in first}
+        first = gan.begun(start, first)
         return {**first, "initial": {name: first[name] for name in first if name not in self.synced}}
 
     def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
@@ -107,79 +146,63 @@ class FedGan(Simple):
         base = NO_BASE if full or not server["initial"] else digest("networks")
         return Outgoing({name: (self.wire, vector) for name, vector in told.items()}, base)
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
+    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """FedAvg: the weighted mean of what clients sent."""
+        if self.mechanism and self.privacy == "dp-fedavg":
+            noise = self.mechanism.sigma, self.source(rng.child("noise"))
+            nets = private.moved(server, self.nets(), sums, self.uploaded, noise)
+            private.settle(nets["generator"], self.z, self.task, rng.child("statistics"))
+            return {**server, **{name: to_vector(net) for name, net in nets.items()}}
+        weight = sums.clients if self.mechanism else sums.values["weight"][0]
         with np.errstate(divide="ignore", invalid="ignore"):  # weights of nothing make a round that is not closed
-            means = {n: (sums.values[n] / sums.values["weight"][0]).astype(np.float32) for n in self.uploaded}
+            means = {n: (sums.values[n] / weight).astype(np.float32) for n in self.uploaded}
         return {**server, **means}
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """The central generator, or a client's own."""
-        net = self.nets()["generator"]
-        from_vector(net, client["generator"] if client else server["generator"])
-        t = self.task
-        about = {"shape": list(t.shape), "classes": t.classes, "width": self.width, "z": self.z}
-        return {"generator": Model("dcgan", {**about, "weights": net.state_dict()})}
+        return gan.product((client or server)["generator"], self.task, self.width, self.z)
 
     # -- client ---------------------------------------------------------------------------------------------------
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
-        """Algorithm 1, client side: one or more epochs of Eq. 2 and 3 on the client's own pictures."""
-        device, classes = self.task.device, self.task.classes
-        nets, optimizers = self.nets(), {}
+        """Algorithm 1, client side: train both networks, send what is asked for."""
+        nets, optimizers = self.nets(), dict[str, torch.optim.Optimizer]()
         for name, net in nets.items():
             own = name in state and name not in self.synced  # what is not synchronised stays the client's
             from_vector(net, state[name] if own else message.parts[name])
-            net.to(device).train()
+            net.to(self.task.device).train()
             optimizers[name] = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, 0.999))
             if state:  # a client keeps its own optimiser
                 optimizers[name].load_state_dict(state["optimizers"][name])
-        G, D = nets["generator"], nets["discriminator"]
-        draw = rng.child("training").torch()
-        losses = []
-        for x, y in self.batches(data, rng):
-            m = len(x)
-            real = torch.ones(m, device=device)
-            z = torch.randn(m, self.z, generator=draw).to(device)
-            y_fake = torch.randint(classes, (m,), generator=draw).to(device) if classes else None
-            fake = G(z, y_fake)
-
-            loss_d = _bce(D(x, y), real) + _bce(D(fake.detach(), y_fake), 1 - real)  # Eq. 2
-            _step(optimizers["discriminator"], loss_d)
-            says = D(fake, y_fake)
-            loss_g = _bce(says, real) if self.g_loss == "nonsaturating" else -_bce(says, 1 - real)  # Eq. 3
-            _step(optimizers["generator"], loss_g)
-            losses.append(torch.stack([loss_g.detach(), loss_d.detach()]))
+        if self.mechanism and self.privacy == "dp-sgd":
+            private.train(self, nets, optimizers, data, self.mechanism.sigma, rng)
+        else:
+            loss = self.train(nets, optimizers, data, rng)
 
         vectors = {name: to_vector(net) for name, net in nets.items()}
-        n = np.float32(len(data) / UNIT if self.weights == "examples" else 1.0)
-        loss = torch.stack(losses).mean(0)
-        parts: dict[str, NDArray[Any]] = {name: vectors[name] * n for name in self.uploaded}
-        parts |= {
-            "weight": np.array([n]),
-            "metric.loss_g": loss[:1].cpu().numpy(),
-            "metric.loss_d": loss[1:].cpu().numpy(),
-        }
+        parts: dict[str, NDArray[Any]]
+        if self.mechanism and self.privacy == "dp-fedavg":
+            parts = dpfedavg.bounded(private.update(nets, message.parts, self.uploaded), self.clip, self.wire)
+        elif self.mechanism:
+            parts = {name: vectors[name] for name in self.uploaded}
+        else:
+            n = np.float32(len(data) / UNIT if self.weights == "examples" else 1.0)
+            parts = {name: vectors[name] * n for name in self.uploaded}
+            parts |= {"weight": np.array([n]), "metric.loss_g": loss[:1], "metric.loss_d": loss[1:]}
         kept = {"optimizers": {name: o.state_dict() for name, o in optimizers.items()}}
         return {**vectors, **kept}, Reply(parts, holds=digest("networks"))
 
-    def batches(self, data: Pictures, rng: Rng) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Every picture once an epoch, in a new order each time."""
-        order = rng.child("order").numpy()
-        for _ in range(self.local_epochs):
-            for pick in np.array_split(order.permutation(len(data)), -(-len(data) // self.batch)):
-                y = None if data.labels is None or not self.task.classes else torch.from_numpy(data.labels[pick])
-                yield (
-                    to_float(data.pixels[pick]).to(self.task.device),
-                    None if y is None else y.to(self.task.device),
-                )
-
-
-def _bce(logits: Tensor, target: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(logits, target)
-
-
-def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    def train(self, nets: gan.Nets, optimizers: gan.Optimizers, data: Pictures, rng: Rng) -> NDArray[Any]:
+        """One or more epochs of Eq. 2 and 3 on the client's own pictures; returns both mean losses."""
+        G, D = nets["generator"], nets["discriminator"]
+        draw = rng.child("training").torch()
+        losses: list[Tensor] = []
+        for x, y in gan.epochs(data, self.local_epochs, self.batch, self.task, rng):
+            z, y_fake = gan.latent(len(x), self.z, self.task, draw)
+            fake = G(z, y_fake)
+            loss_d = gan.d_loss(D, (x, y), (fake, y_fake))  # Eq. 2
+            gan.step(optimizers["discriminator"], loss_d)
+            loss_g = gan.g_loss(D(fake, y_fake), self.g_loss)  # Eq. 3
+            gan.step(optimizers["generator"], loss_g)
+            losses.append(torch.stack([loss_g.detach(), loss_d.detach()]))
+        return torch.stack(losses).mean(0).cpu().numpy()

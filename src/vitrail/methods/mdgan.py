@@ -18,7 +18,6 @@ discriminator that comes in, as its averages do not travel.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -26,17 +25,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.data.pictures import Pictures
-from vitrail.errors import VitrailError
+from vitrail.methods import fakes, gan
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
-from vitrail.nets.moments import to_float
 from vitrail.rng import Rng
 from vitrail.state import State
-from vitrail.wire.codecs import Array, bits_for
+from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class MdGan(Simple):
     lr: Annotated[float, Field(gt=0, description="Adam's learning rate")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
-    pictures: Annotated[Literal["uint8", "float16", "float32"], Field(description="how fakes travel")] = "uint8"
+    pictures: Annotated[fakes.Form, Field(description="how fakes travel")] = "uint8"
     wire: Annotated[
         Literal["float32", "float16"], Field(description="how gradients and swapped discriminators travel")
     ] = "float16"
@@ -75,10 +73,7 @@ class MdGan(Simple):
 
     def adam(self, net: nn.Module, state: State | None) -> torch.optim.Adam:
         """A network's Adam at this run's rate, its averages new or as they were."""
-        optimizer = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, 0.999))
-        if state is not None:  # a copy: torch would go on with the very same tensors
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": deepcopy(state)})
-        return optimizer
+        return gan.adam(net, self.lr, (self.beta1, 0.999), state)
 
     def declares(self) -> Mapping[str, Declared]:
         c, h, w = self.task.shape
@@ -96,12 +91,8 @@ class MdGan(Simple):
 
     def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """G alone: each client begins with a D of its own."""
-        first = to_vector(initialise(self.generator(), rng.child("generator").torch()))
-        if start is None:
-            return {"rounds": 0, "generator": first, "adam": None}
-        if start["generator"].shape != first.shape:
-            raise VitrailError("from= names a run with another width, picture size or labels; take one like this")
-        return {"rounds": 0, "generator": start["generator"], "adam": start["adam"]}
+        first = {"generator": to_vector(initialise(self.generator(), rng.child("generator").torch()))}
+        return {"rounds": 0, **gan.begun(start, first), "adam": start["adam"] if start else None}
 
     def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
         """Make X^(1), ..., X^(k) and, where a swap is due, draw one cycle through all clients.
@@ -112,30 +103,28 @@ class MdGan(Simple):
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         seed = rng.child("fakes").seed()
         k = min(self.k or len(clients).bit_length() - 1 or 1, len(clients))
-        fakes = []
+        batches = []
         for j in range(k):
             z, y = self.noise(seed, j)
             with torch.no_grad():
                 x = G(z, y).cpu()
-            fakes.append({"x": self.pack(x), "y": None if y is None else y.cpu().numpy()})
+            batches.append({"x": fakes.pack(x, self.pictures), "y": None if y is None else y.cpu().numpy()})
         t = server["rounds"] + 1
         due = self.swap_every and t % self.swap_every == 0 and t < self.task.rounds and len(clients) > 1
         cycle = [clients[i] for i in rng.child("swap").numpy().permutation(len(clients))] if due else []
         opened = {
             "rounds": t,
             "seed": seed,
-            "fakes": fakes,
+            "fakes": batches,
             "turn": {client: n for n, client in enumerate(clients)},
             "heir": dict(zip(cycle, cycle[1:] + cycle[:1], strict=True)),
             "gradients": [np.zeros((self.batch, *self.task.shape)) for _ in range(k)],
         }
         return {**server, **opened}, clients
 
-    def noise(self, seed: int, j: int) -> tuple[Tensor, Tensor | None]:
+    def noise(self, seed: int, j: int) -> gan.Batch:
         """Z_j and its labels, the same whenever they are asked for."""
-        draw, classes = Rng((seed,)).child("batch", j).torch(), self.task.classes
-        z = torch.randn(self.batch, self.z, generator=draw).to(self.task.device)
-        return z, torch.randint(classes, (self.batch,), generator=draw).to(self.task.device) if classes else None
+        return gan.latent(self.batch, self.z, self.task, Rng((seed,)).child("batch", j).torch())
 
     def split(self, server: State, client: str) -> tuple[int, int]:
         """Which batches client n gets: X_g = X^(n mod k), X_d = X^((n+1) mod k)."""
@@ -148,9 +137,7 @@ class MdGan(Simple):
         parts: dict[str, tuple[str, Array]] = {}
         for name, j in {"g": g, "d": d}.items() if g != d else [("g", g)]:
             x, y = server["fakes"][j]["x"], server["fakes"][j]["y"]
-            parts[f"x_{name}"] = ("bytes" if self.pictures == "uint8" else self.pictures, x)
-            if y is not None:
-                parts[f"y_{name}"] = (bits_for(self.task.classes - 1), y)
+            parts |= fakes.parts(name, x, y, self.pictures, self.task.classes)
         if client in server["heir"]:
             parts["heir"] = ("bytes", np.frombuffer(server["heir"][client].encode(), np.uint8))
         return Outgoing(parts)
@@ -174,9 +161,7 @@ class MdGan(Simple):
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The server's generator; clients have none."""
-        net, t = from_vector(self.generator(), server["generator"]), self.task
-        about = {"shape": list(t.shape), "classes": t.classes, "width": self.width, "z": self.z}
-        return {"generator": Model("dcgan", {**about, "weights": net.state_dict()})}
+        return gan.product(server["generator"], self.task, self.width, self.z)
 
     # -- client ---------------------------------------------------------------------------------------------------
 
@@ -212,21 +197,11 @@ class MdGan(Simple):
             relay[bytes(message.parts["heir"]).decode(), "discriminator"] = vector
         return {"discriminator": vector, "adam": optimizer.state_dict()["state"]}, Reply(parts, relay)
 
-    def sample(self, data: Pictures, rng: Rng) -> tuple[Tensor, Tensor | None]:
+    def sample(self, data: Pictures, rng: Rng) -> gan.Batch:
         """X_r: b of the client's own pictures, or all where it has fewer."""
         pick = rng.child("real").numpy().choice(len(data), min(self.batch, len(data)), replace=False)
-        y = None if data.labels is None or not self.task.classes else torch.from_numpy(data.labels[pick])
-        return to_float(data.pixels[pick]).to(self.task.device), None if y is None else y.to(self.task.device)
+        return gan.pictures(data, pick, self.task)
 
-    # -- pictures as they travel ----------------------------------------------------------------------------------
-
-    def pack(self, x: Tensor) -> Array:
-        """Fakes, in [-1, 1], as what is sent."""
-        return (x + 1).mul(127.5).round().to(torch.uint8).numpy() if self.pictures == "uint8" else x.numpy()
-
-    def unpack(self, message: Incoming, name: str) -> tuple[Tensor, Tensor | None]:
+    def unpack(self, message: Incoming, name: str) -> gan.Batch:
         """A batch of fakes and its labels, as they were sent."""
-        x, y = message.parts[f"x_{name}"], message.parts.get(f"y_{name}")
-        floats = to_float(x.copy()) if self.pictures == "uint8" else torch.from_numpy(x.astype(np.float32))
-        labels = None if y is None else torch.from_numpy(y.astype(np.int64)).to(self.task.device)
-        return floats.to(self.task.device), labels
+        return fakes.unpack(message.parts[f"x_{name}"], message.parts.get(f"y_{name}"), self.pictures, self.task.device)

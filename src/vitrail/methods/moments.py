@@ -69,7 +69,8 @@ class Moments(MaskSettings):
         if secure:
             honest = secure - self.colluding
             trust = (
-                f"at least {honest} of the clients that answer add their share of the noise and keep it to themselves"
+                f"at least {honest} of the clients that answer add their share of the noise and keep it to "
+                "themselves, and the server hands on everybody's keys as they are"
             )
         return Mechanism(
             name="moments",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import gcd
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -33,21 +36,28 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """A picture and its label, as one plane per class, to a logit; BatchNorm, LeakyReLU."""
+    """A picture and its label, as one plane per class, to a logit; BatchNorm, LeakyReLU.
 
-    def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 32) -> None:
+    With norm="group" each picture is normalised by itself, so that it has a gradient of its own.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], classes: int, width: int = 32, norm: Literal["batch", "group"] = "batch"
+    ) -> None:
         super().__init__()
         n = ups(shape[1])
         self.classes = classes
         layers: list[nn.Module] = [nn.Conv2d(shape[0] + classes, width, 4, 2, 1), nn.LeakyReLU(0.2)]
         for i in range(1, n):
             layers += [nn.Conv2d(width << (i - 1), width << i, 4, 2, 1, bias=False)]
-            layers += [nn.BatchNorm2d(width << i), nn.LeakyReLU(0.2)]
+            channels = width << i
+            layers += [nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(gcd(channels, 8), channels)]
+            layers += [nn.LeakyReLU(0.2)]
         self.layers = nn.Sequential(*layers, nn.Conv2d(width << (n - 1), 1, 4))
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         if self.classes and y is not None:
-            planes = nn.functional.one_hot(y, self.classes).to(x.dtype)[:, :, None, None]
+            planes = (y[:, None] == torch.arange(self.classes, device=y.device)).to(x.dtype)[:, :, None, None]
             x = torch.cat([x, planes.expand(-1, -1, *x.shape[2:])], 1)
         out: Tensor = self.layers(x)
         return out.flatten()

@@ -26,6 +26,17 @@ def vector_size(net: nn.Module) -> int:
     return sum(t.numel() for t in _floats(net))
 
 
+def learned(net: nn.Module) -> NDArray[np.bool_]:
+    """Which elements of a network's vector are weights, not BatchNorm's statistics.
+
+    >>> learned(nn.BatchNorm2d(2)).tolist()
+    [True, True, True, True, False, False, False, False]
+    """
+    weights = {name for name, _ in net.named_parameters()}
+    state = net.state_dict().items()
+    return np.concatenate([np.full(t.numel(), name in weights) for name, t in state if t.is_floating_point()])
+
+
 def from_vector(net: nn.Module, vector: NDArray[np.float32]) -> nn.Module:
     """Put a vector made by `to_vector` back."""
     tensors = _floats(net)

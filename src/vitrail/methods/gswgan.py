@@ -1,0 +1,199 @@
+"""GS-WGAN: A Gradient-Sanitized Approach for Learning Differentially Private Generators, between clients.
+
+Chen, Orekondy, Fritz; NeurIPS 2020. One generator G on the server; each client has a Wasserstein critic D_k with
+gradient penalty that never leaves it. All that G learns of a client's pictures passes through the gradient of its
+critic by the fakes, so that is what is made private (Eq. 5 and 6): clipped to norm C fake by fake, then noised. A
+critic is nearly 1-Lipschitz by its penalty, so C = 1 loses little.
+
+A round: the clients whose turn it is get a pool of fakes, train D_k for a few steps on it and on their own pictures,
+and send g_i = -∂D_k(x_i)/∂x_i for the first B of them; the server takes one Adam step on their mean, backpropagated.
+
+Privacy: an answer is B vectors of norm <= C, whatever the client's data; another client in its place moves it by at
+most 2C√B. So one client's whole data is protected, by noise of its own. The paper's amplification by drawing one of
+1000 critics in secret is not claimed: who answers follows a public rotation, and each answer counts in full.
+
+What differs from the paper: G and the critics are fedgan's networks (critics with GroupNorm); critics are not warmed up
+before the first round; a critic's penalty is taken between a real picture and a fake of any label, at the real one's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitrail.data.pictures import Pictures
+from vitrail.methods import fakes, gan
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.nets.dcgan import Discriminator, Generator, initialise
+from vitrail.nets.flat import from_vector, to_vector
+from vitrail.privacy.clip import clipped_rows, noised
+from vitrail.privacy.mechanism import Mechanism, Noise
+from vitrail.privacy.settings import Private
+from vitrail.rng import Rng
+from vitrail.state import State
+
+LIMIT = 2.0**15  # gradients beyond it are cut to it after the noise; float16 holds it
+
+
+@dataclass(frozen=True)
+class GsWgan(Private):
+    """GS-WGAN's settings."""
+
+    privacy: Annotated[
+        Literal["none", "gradient"], Field(description="gradient: clip and noise the gradient by each fake")
+    ] = "none"
+    clip: Annotated[float, Field(gt=0, description="privacy: largest norm of the gradient by one fake (C)")] = 1.0
+    asked: Annotated[int, Field(ge=1, description="clients that answer in a round, in turn")] = 1
+    batch: Annotated[int, Field(ge=2, description="fakes whose gradients come back (B)")] = 32
+    pool: Annotated[int, Field(ge=2, description="fakes that a client is sent, the batch among them")] = 128
+    d_steps: Annotated[int, Field(ge=1, description="steps of a critic in a round")] = 10
+    d_batch: Annotated[int, Field(ge=1, description="pictures, and fakes, in a critic's step")] = 32
+    penalty: Annotated[float, Field(ge=0, description="weight of the critic's gradient penalty (λ)")] = 10.0
+    width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
+    z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
+    lr: Annotated[float, Field(gt=0, description="Adam's learning rate")] = 2e-4
+    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average")] = 0.5
+    pictures: Annotated[fakes.Form, Field(description="how fakes travel")] = "uint8"
+    wire: Annotated[Literal["float32", "float16"], Field(description="how gradients travel")] = "float32"
+
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
+    mechanisms: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    def generator(self) -> Generator:
+        """G, not yet initialised."""
+        return Generator(self.task.shape, self.task.classes, self.width, self.z)
+
+    def critic(self) -> Discriminator:
+        """D_k, not yet initialised."""
+        return Discriminator(self.task.shape, self.task.classes, self.width, "group")
+
+    def adam(self, net: nn.Module, state: State | None) -> torch.optim.Adam:
+        """WGAN-GP's Adam."""
+        return gan.adam(net, self.lr, (self.beta1, 0.9), state)
+
+    @property
+    def sent(self) -> int:
+        """How many fakes a client is sent."""
+        return max(self.pool, self.batch)
+
+    @property
+    def most_answers(self) -> int:
+        """The turns of one client: the rotation shares them out evenly."""
+        return min(self.task.rounds, math.ceil(self.task.rounds * self.asked / self.task.clients))
+
+    def unnoised(self) -> Mechanism | None:
+        if self.privacy == "none":
+            return None
+        return Mechanism(
+            name="gradient",
+            unit="client",
+            adjacency="replace one",
+            sensitivity=2 * self.clip * math.sqrt(self.batch),
+            why=f"the gradient by each of {self.batch} fakes is scaled to norm {self.clip:g} or less, so two answers "
+            f"differ by at most 2 · {self.clip:g} · √{self.batch}",
+            noise=Noise(1.0),
+            once=False,
+            leaves="the gradient of the client's critic by the fakes it was sent, clipped and noised",
+            trust="nobody: the noise is added on the client",
+        )
+
+    def declares(self) -> Mapping[str, Declared]:
+        gradient = {"gradient": Declared("sum", self.wire, self.batch * math.prod(self.task.shape), LIMIT)}
+        one = Declared("sum", "float32", 1)
+        return gradient | ({} if self.mechanism else {"metric.loss_g": one, "metric.loss_d": one})
+
+    # -- server ---------------------------------------------------------------------------------------------------
+
+    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+        """G alone: each client begins with a critic of its own."""
+        first = {"generator": to_vector(initialise(self.generator(), rng.child("generator").torch()))}
+        return {**gan.begun(start, first), "adam": start["adam"] if start else None, "turns": {}}
+
+    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+        """Make a pool of fakes, and ask who has had the fewest turns; in a private run, nobody more than planned."""
+        turns = server["turns"]
+        ready = [c for c in clients if self.mechanism is None or turns.get(c, 0) < self.most_answers]
+        who = sorted(sorted(ready, key=lambda c: turns.get(c, 0))[: self.asked], key=list(clients).index)
+        seed = rng.child("fakes").seed()
+        G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
+        z, y = self.noise(seed)
+        with torch.no_grad():
+            x = fakes.pack(G(z, y).cpu(), self.pictures)
+        opened = {"seed": seed, "x": x, "y": None if y is None else y.cpu().numpy()}
+        return {**server, **opened, "turns": turns | {c: turns.get(c, 0) + 1 for c in who}}, who
+
+    def noise(self, seed: int) -> gan.Batch:
+        """z and labels of the pool, the same whenever they are asked for."""
+        return gan.latent(self.sent, self.z, self.task, Rng((seed,)).child("pool").torch())
+
+    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+        """The fakes; critics stay where they are."""
+        return Outgoing(fakes.parts("fake", server["x"], server["y"], self.pictures, self.task.classes))
+
+    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
+        """One Adam step of G on Σ_k Σ_i g_i ∂x_i/∂w / (K B)."""
+        kept = {name: server[name] for name in ("generator", "adam", "turns")}
+        if not sums.clients:  # everyone has had all turns
+            return kept
+        G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
+        optimizer = self.adam(G, server["adam"])
+        mean = torch.zeros(self.sent, *self.task.shape)
+        of_batch = sums.values["gradient"].reshape(self.batch, *self.task.shape)
+        mean[: self.batch] = torch.from_numpy((of_batch / (sums.clients * self.batch)).astype(np.float32))
+        G(*self.noise(server["seed"])).backward(mean.to(self.task.device))  # the same fakes, now with their history
+        optimizer.step()
+        return {**kept, "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
+
+    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+        """The server's generator; clients have none."""
+        return gan.product(server["generator"], self.task, self.width, self.z)
+
+    # -- client ---------------------------------------------------------------------------------------------------
+
+    def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
+        """A critic of its own."""
+        return {"critic": to_vector(initialise(self.critic(), rng.torch())), "adam": None}
+
+    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+        """Train D_k, then give the gradient of G's loss by each fake of the batch."""
+        D = from_vector(self.critic(), state["critic"]).to(self.task.device).train()
+        optimizer = self.adam(D, state["adam"])
+        x, y = fakes.unpack(message.parts["x_fake"], message.parts.get("y_fake"), self.pictures, self.task.device)
+        pick, m, losses = rng.child("real").numpy(), min(self.d_batch, len(data), len(x)), []
+        for _ in range(self.d_steps):
+            real = gan.pictures(data, pick.choice(len(data), m, replace=False), self.task)
+            some = torch.from_numpy(pick.choice(len(x), m, replace=False)).to(self.task.device)
+            between = torch.from_numpy(pick.random((m, 1, 1, 1), np.float32)).to(self.task.device)
+            loss = critic_loss(D, real, (x[some], None if y is None else y[some]), between, self.penalty)
+            gan.step(optimizer, loss)
+            losses.append(float(loss.detach()))
+
+        x_b, y_b = x[: self.batch].requires_grad_(), None if y is None else y[: self.batch]
+        loss_g = -D(x_b, y_b)
+        (g,) = torch.autograd.grad(loss_g.sum(), x_b)
+        rows = g.flatten(1).cpu().numpy().astype(np.float64)
+        parts: dict[str, Any] = {}
+        if self.mechanism is not None:
+            rows = noised(clipped_rows(rows, self.clip).ravel(), self.mechanism.sigma, self.source(rng.child("noise")))
+        else:
+            parts |= {"metric.loss_g": loss_g.detach().mean().reshape(1).cpu().numpy()}
+            parts |= {"metric.loss_d": np.array([np.mean(losses)])}
+        parts["gradient"] = np.clip(rows, -LIMIT, LIMIT).ravel()
+        return {"critic": to_vector(D), "adam": optimizer.state_dict()["state"]}, Reply(parts)
+
+
+def critic_loss(D: nn.Module, real: gan.Batch, fake: gan.Batch, between: Tensor, penalty: float) -> Tensor:
+    """D(x̃) - D(x) + λ (|∇D(x̂)| - 1)², averaged, with x̂ on the line from a fake x̃ to a real picture x."""
+    (x, y), (x_fake, y_fake) = real, fake
+    x_hat = (between * x + (1 - between) * x_fake).requires_grad_()
+    (slope,) = torch.autograd.grad(D(x_hat, y).sum(), x_hat, create_graph=True)
+    steep = (slope.flatten(1).square().sum(1) + 1e-12).sqrt()
+    loss: Tensor = D(x_fake, y_fake).mean() - D(x, y).mean() + penalty * (steep - 1).square().mean()
+    return loss

@@ -1,0 +1,55 @@
+"""Norms that are bounded and noise that is added: what every Gaussian mechanism here is made of."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.privacy.noise import Source, gaussian
+
+_MARGIN = 1 - 2.0**-30  # what sums in fixed point may add by rounding is far below this
+
+
+def clipped(vector: NDArray[Any], clip: float, codec: str = "float32") -> NDArray[Any]:
+    """A vector scaled to a norm of at most `clip`, as it will travel; one that is not finite becomes zeros.
+
+    The norm is that of the rounded numbers, so it holds for what arrives.
+
+    >>> clipped(np.array([3.0, 4.0]), 1.0).round(6).tolist()
+    [0.6000000238418579, 0.800000011920929]
+    """
+    exact = np.asarray(vector, np.float64)
+    norm = float(np.linalg.norm(exact))
+    if not math.isfinite(norm):
+        return np.zeros(exact.shape, codec)
+    exact = exact * min(1.0, clip / norm) if norm > 0 else exact
+    found = exact.astype(codec)
+    while np.linalg.norm(found.astype(np.float64)) > clip * _MARGIN:
+        exact = exact * (1 - 2.0**-20 if codec == "float32" else 1 - 2.0**-12)
+        found = exact.astype(codec)
+    return found
+
+
+def clipped_rows(rows: NDArray[Any], clip: float) -> NDArray[np.float64]:
+    """Each row scaled to a norm of at most `clip`; rows that are not finite become zeros.
+
+    >>> clipped_rows(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), 1.0).round(6).tolist()
+    [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]
+    """
+    exact = np.asarray(rows, np.float64)
+    norms = np.linalg.norm(exact, axis=1, keepdims=True)
+    usable, most = np.isfinite(norms), clip * _MARGIN
+    return np.where(usable, exact, 0.0) * (most / np.maximum(np.where(usable, norms, most), most))
+
+
+def noised(vector: NDArray[Any], sigma: float, source: Source) -> NDArray[np.float64]:
+    """A vector and N(0, sigma²) on each element, rounded to a grid far finer than the noise.
+
+    The grid hides the last bits of a double, which would tell more than its value does (Mironov, CCS 2012); rounding
+    comes after the noise, so it costs nothing.
+    """
+    grid = 2.0 ** (math.floor(math.log2(sigma)) - 20)
+    return np.rint((np.asarray(vector, np.float64) + gaussian(source, vector.size, sigma)) / grid) * grid

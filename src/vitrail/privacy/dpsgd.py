@@ -1,0 +1,149 @@
+"""DP-SGD: gradients of single examples, each of bounded norm, summed and noised.
+
+Abadi et al.; CCS 2016. Every step draws a client's examples independently with a public chance q (Poisson sampling),
+scales each one's gradient to norm C, sums, adds N(0, σ²) and divides by a public constant. One example more or less
+moves a sum by at most C. The number of examples drawn, or held, is never divided by: it is private too.
+
+Single gradients come from Opacus's hooks, layer by layer, where the loss is an ordinary one; or from torch.func (vmap
+of grad), where a loss has a gradient in it, such as a gradient penalty, or a layer has no sampler.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+from vitrail.privacy.clip import noised
+from vitrail.privacy.mechanism import Mechanism, Noise
+from vitrail.privacy.noise import Source
+
+Loss = Callable[..., Tensor]  # loss(net, *inputs): a number for each example, which depends on that example alone
+Inputs = tuple[Tensor | None, ...]
+How = Literal["auto", "hooks", "func"]
+CHUNK = 32  # examples whose gradients are held at the same time
+_MARGIN = 1 - 2.0**-16  # room for what single precision adds by rounding
+
+
+def mechanism(clip: float, rate: float, steps: int, leaves: str) -> Mechanism:
+    """DP-SGD at a noise multiplier of 1."""
+    return Mechanism(
+        name="dp-sgd",
+        unit="example",
+        adjacency="add or remove one",
+        sensitivity=clip,
+        why=f"each picture's gradient is scaled to norm {clip:g} or less before they are summed",
+        noise=Noise(1.0, steps, rate),
+        once=False,
+        leaves=leaves,
+        trust="nobody: the noise is added on the client",
+    )
+
+
+def check(net: nn.Module) -> nn.Module:
+    """The network, if each example's output depends on that example alone."""
+    mixing = [name for name, m in net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if mixing:
+        raise VitrailError(
+            f"dp-sgd: {type(net).__name__} has BatchNorm ({', '.join(mixing)}), which mixes the examples of a batch, "
+            "so that none has a gradient of its own; use GroupNorm instead (d_norm=group)"
+        )
+    return net
+
+
+def poisson(source: Source, n: int, rate: float) -> NDArray[np.intp]:
+    """Which of n examples take part in a step, each with chance `rate`; from the noise's source, as it is as secret."""
+    drawn = np.frombuffer(source(8 * n), "<u8") >> np.uint64(11)  # 53 bits: exact as doubles
+    return np.flatnonzero(drawn < rate * 2.0**53)
+
+
+def gradients(net: nn.Module, loss: Loss, inputs: Inputs, how: How = "auto") -> list[Tensor]:
+    """Each example's gradient, by parameter: (examples, *parameter's shape)."""
+    check(net)
+    if how == "auto":
+        how = "hooks" if _sampled(net) else "func"
+    return _by_hooks(net, loss, inputs) if how == "hooks" else _by_func(net, loss, inputs)
+
+
+def clipped_sum(net: nn.Module, loss: Loss, inputs: Inputs, clip: float, how: How = "auto") -> Tensor:
+    """Σ of all examples' gradients, each scaled to norm C, as one vector; no examples give zeros.
+
+    A gradient that is not finite counts as zero.
+    """
+    weights = [p for p in net.parameters() if p.requires_grad]
+    total = torch.zeros(sum(p.numel() for p in weights), dtype=torch.float64, device=weights[0].device)
+    for at in range(0, _size(inputs), CHUNK):
+        chunk = tuple(None if t is None else t[at : at + CHUNK] for t in inputs)
+        found = [g.flatten(1) for g in gradients(net, loss, chunk, how)]
+        norms = torch.stack([torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) for g in found]).norm(dim=0)
+        finite = norms.isfinite()
+        scale = torch.where(finite, clip * _MARGIN / norms.clamp(min=clip * _MARGIN), 0).to(found[0].dtype)
+        if not finite.all():
+            found = [torch.where(finite[:, None], g, 0) for g in found]
+        total += torch.cat([scale @ g for g in found])
+    return total
+
+
+def private_sum(net: nn.Module, loss: Loss, inputs: Inputs, clip: float, sigma: float, source: Source) -> Tensor:
+    """The clipped sum with N(0, σ²) on each element."""
+    exact = clipped_sum(net, loss, inputs, clip)
+    return torch.from_numpy(noised(exact.cpu().numpy(), sigma, source)).to(exact.device)
+
+
+def set_gradient(net: nn.Module, vector: Tensor) -> None:
+    """Give a network's parameters their pieces of one vector as gradients."""
+    weights = [p for p in net.parameters() if p.requires_grad]
+    for p, piece in zip(weights, vector.split([p.numel() for p in weights]), strict=True):
+        p.grad = piece.view_as(p).to(p.dtype)
+
+
+def _size(inputs: Inputs) -> int:
+    return next(len(t) for t in inputs if t is not None)
+
+
+def _sampled(net: nn.Module) -> bool:
+    """Whether Opacus knows every layer that learns; its hooks are asleep outside of training."""
+    from opacus.grad_sample import GradSampleModule
+
+    learning = [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+    return net.training and all(type(m) in GradSampleModule.GRAD_SAMPLERS for m in learning)
+
+
+def _by_hooks(net: nn.Module, loss: Loss, inputs: Inputs) -> list[Tensor]:
+    from opacus.grad_sample import GradSampleModule
+
+    weights = [p for p in net.parameters() if p.requires_grad]
+    wrapped = GradSampleModule(net, loss_reduction="sum")
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Full backward hook is firing")  # pictures need no gradient
+            torch.autograd.grad(loss(wrapped, *inputs).sum(), weights)  # hooks keep what we want; .grad stays as it is
+        return [p.grad_sample for p in weights]  # type: ignore[attr-defined]
+    finally:
+        wrapped.to_standard_module()
+        for m in net.modules():
+            m._is_full_backward_hook = None
+            for left in ("activations", "max_batch_len"):
+                m.__dict__.pop(left, None)
+
+
+def _by_func(net: nn.Module, loss: Loss, inputs: Inputs) -> list[Tensor]:
+    from torch.func import functional_call, grad, vmap
+
+    weights = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
+
+    def one(weights: dict[str, Tensor], *example: Tensor | None) -> Tensor:
+        def forward(*args: Any) -> Any:
+            return functional_call(net, weights, args)
+
+        return loss(forward, *(None if t is None else t[None] for t in example))[0]
+
+    dims = (None, *(None if t is None else 0 for t in inputs))
+    found: dict[str, Tensor] = vmap(grad(one), in_dims=dims)(weights, *inputs)
+    return list(found.values())

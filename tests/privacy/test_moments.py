@@ -9,7 +9,17 @@ import torch
 from tests.federation import digits
 from vitrail.methods.prism_loss import public_features
 from vitrail.nets.moments import to_float
-from vitrail.privacy.moments import COUNT_WEIGHT, Summary, class_sums, estimate, noise_share, noised, pack, unpack
+from vitrail.privacy.moments import (
+    COUNT_WEIGHT,
+    Summary,
+    class_sums,
+    estimate,
+    noise_share,
+    noised,
+    pack,
+    sensitivity,
+    unpack,
+)
 from vitrail.privacy.noise import seeded
 from vitrail.rng import Rng
 
@@ -42,9 +52,9 @@ def test_no_pair_of_pictures_moves_the_sums_further_than_stated(pool, kinds):
         farthest = max(farthest, apart.max())
         if kinds > 1:  # replaced by one of another class: one row loses all, another gains all
             farthest = max(farthest, ((rows**2).sum(1) + (rows[a] ** 2).sum()).max())
-    assert math.sqrt(farthest) <= s.sensitivity(kinds) * s.grid * (1 + 1e-12)
+    assert math.sqrt(farthest) <= sensitivity(kinds) * s.grid * (1 + 1e-12)
     if kinds > 1:  # and the bound is not loose: two classes come within a few per cent of it
-        assert math.sqrt(farthest) > 0.9 * s.sensitivity(kinds) * s.grid
+        assert math.sqrt(farthest) > 0.9 * sensitivity(kinds) * s.grid
 
 
 @pytest.mark.parametrize("pool", [1, 4])

@@ -22,10 +22,10 @@ from vitrail.errors import VitrailError
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
 from vitrail.methods.masks import MaskSettings
 from vitrail.methods.prism_loss import Averaged, feature_sums, matching, summary_of
-from vitrail.nets.features import parse_layers
+from vitrail.nets.features import parse_layers, plan_of
 from vitrail.nets.moments import Moments as FakeMoments
 from vitrail.privacy.mechanism import Mechanism, Noise
-from vitrail.privacy.moments import noise_share, noised, pack, unpack
+from vitrail.privacy.moments import noise_share, noised, pack, pooled_size, sensitivity, unpack, why
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire import scores
@@ -57,12 +57,14 @@ class Moments(MaskSettings):
     @property
     def numbers(self) -> int:
         """How many sums a client sends."""
-        return self.kinds * (1 + 2 * summary_of(self).d)
+        plan, layers = plan_of(self.features), parse_layers(self.features, self.layers)
+        chosen = range(len(plan.widths)) if layers is None else layers
+        return self.kinds * (1 + 2 * pooled_size(plan, chosen, self.pool, self.task.shape))
 
     def unnoised(self) -> Mechanism | None:
         if self.privacy == "none":
             return None
-        summary, secure = summary_of(self), self.task.secure
+        secure = self.task.secure
         if secure and secure <= self.colluding:
             raise VitrailError(f"colluding={self.colluding} of secure={secure}: somebody must be left to add noise")
         trust = "nobody: noise is added before anything leaves the client"
@@ -76,8 +78,8 @@ class Moments(MaskSettings):
             name="moments",
             unit="example",
             adjacency="replace one",
-            sensitivity=summary.sensitivity(self.kinds),
-            why=summary.why(self.kinds),
+            sensitivity=sensitivity(self.kinds),
+            why=why(self.kinds),
             noise=Noise(1.0, discrete=bool(secure)),
             once=not secure,  # a second secure sum, after a void round, has fresh noise: it is a second release
             leaves=f"{self.numbers:,} noised sums of features, once"

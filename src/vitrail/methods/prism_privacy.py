@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.methods.prism_loss import summary_of
 from vitrail.methods.prism_settings import PrismSettings
 from vitrail.privacy.accounting import amplified
 from vitrail.privacy.mechanism import Mechanism, Noise
+from vitrail.privacy.moments import sensitivity, why
 from vitrail.privacy.noise import Source, gaussian
 from vitrail.wire import scores
 from vitrail.wire.scores import Scores
@@ -29,15 +29,13 @@ def mechanism(p: PrismSettings) -> Mechanism:
     """What protects a client's data, at a noise multiplier of 1."""
     one = Noise(1.0)
     if p.privacy == "moments":
-        kinds, summary = max(p.task.classes, 1), summary_of(p)
+        kinds = max(p.task.classes, 1)
         made = "masks (and scores, with alpha), all made from noised sums of features"
-        return Mechanism(
-            "moments", "example", "replace one", summary.sensitivity(kinds), summary.why(kinds), one, True, made, LOCAL
-        )
+        return Mechanism("moments", "example", "replace one", sensitivity(kinds), why(kinds), one, True, made, LOCAL)
     if p.privacy == "mask-update":
-        why = f"the change of θ is scaled to norm {p.update_norm:g}, and two such are at most twice that apart"
+        bounded = f"the change of θ is scaled to norm {p.update_norm:g}, and two such are at most twice that apart"
         return Mechanism(
-            "mask-update", "client", "replace one", 2 * p.update_norm, why, one, False, MASKS, LOCAL
+            "mask-update", "client", "replace one", 2 * p.update_norm, bounded, one, False, MASKS, LOCAL
         )  # fmt: skip
     assumed = "no picture changes θ by more than 1 in norm, which nothing enforces"
     return Mechanism("paper", "example", "replace one", 1.0, "assumed", one, False, MASKS, LOCAL, assumed)

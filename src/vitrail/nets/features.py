@@ -166,6 +166,11 @@ class Features(nn.Module):
         return total
 
 
+def plan_of(name: str) -> Plan:
+    """How a network is built."""
+    return VGG19 if name == "vgg19" else SMALL
+
+
 def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
     """Which layers of a network a setting names: all, or numbers from 0 such as 1,3,7.
 
@@ -174,7 +179,7 @@ def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
     """
     if text == "all":
         return None
-    depth = len((VGG19 if name == "vgg19" else SMALL).widths)
+    depth = len(plan_of(name).widths)
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < depth for word in words):
         raise VitrailError(f"layers={text}: give all, or numbers from 0 to {depth - 1} for {name}, such as layers=0,2")

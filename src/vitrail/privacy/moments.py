@@ -12,6 +12,7 @@ The idea of releasing feature moments once is that of DP-MERF and DP-MEPF (Harde
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import Malformed
-from vitrail.nets.features import Features
+from vitrail.nets.features import Features, Plan
 from vitrail.nets.moments import Moments, to_float
 from vitrail.privacy.noise import Source, discrete_gaussian, gaussian
 from vitrail.wire.codecs import Array
@@ -43,12 +44,7 @@ class Summary:
     @property
     def d(self) -> int:
         """Numbers in ψ, pooled."""
-        (h, w), total = self.shape[-2:], 0
-        for layer, width in enumerate(self.psi.plan.widths):
-            if layer in self.psi.plan.opens:
-                h, w = (h + 1) // 2, (w + 1) // 2
-            total += width * min(h, self.pool) * min(w, self.pool) * (layer in self.psi.layers)
-        return total
+        return pooled_size(self.psi.plan, self.psi.layers, self.pool, self.shape)
 
     @property
     def grid(self) -> int:
@@ -64,15 +60,6 @@ class Summary:
     def count(self) -> int:
         """A picture's entry in the count."""
         return round(COUNT_WEIGHT * self.grid)
-
-    def sensitivity(self, kinds: int) -> float:
-        """How far the sums of all classes move when one picture is replaced by another, in units of the grid."""
-        return math.sqrt(2 * (2 + (COUNT_WEIGHT**2 if kinds > 1 else 0)))
-
-    def why(self, kinds: int) -> str:
-        """Why that holds."""
-        labels = f", counts weighted {COUNT_WEIGHT:g}, in any two classes" if kinds > 1 else ", the count is public"
-        return f"features are at least 0 and each picture's two vectors are scaled to norm 1{labels}"
 
     @property
     def key(self) -> str:
@@ -111,6 +98,31 @@ class Summary:
         weight = (member / count.clamp(min=1)).T
         first, second = self.pair(x)
         return Moments(weight @ first, weight @ second, count / len(y))
+
+
+def pooled_size(plan: Plan, layers: Collection[int], pool: int, shape: tuple[int, ...]) -> int:
+    """Numbers in ψ of a picture of this shape, pooled."""
+    (h, w), total = shape[-2:], 0
+    for layer, width in enumerate(plan.widths):
+        if layer in plan.opens:
+            h, w = (h + 1) // 2, (w + 1) // 2
+        total += width * min(h, pool) * min(w, pool) * (layer in layers)
+    return total
+
+
+def sensitivity(kinds: int) -> float:
+    """How far the sums of all classes move when one picture is replaced by another, in units of the grid.
+
+    >>> sensitivity(1), round(sensitivity(10), 4)
+    (2.0, 2.031)
+    """
+    return math.sqrt(2 * (2 + (COUNT_WEIGHT**2 if kinds > 1 else 0)))
+
+
+def why(kinds: int) -> str:
+    """Why that holds."""
+    labels = f", counts weighted {COUNT_WEIGHT:g}, in any two classes" if kinds > 1 else ", the count is public"
+    return f"features are at least 0 and each picture's two vectors are scaled to norm 1{labels}"
 
 
 def class_sums(summary: Summary, pixels: NDArray[np.uint8], labels: NDArray[np.int64], classes: int) -> Sums:

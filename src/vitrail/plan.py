@@ -52,13 +52,16 @@ class Plan:
         return Budget(s.budget_name or self.data.name, s.budget, delta) if s.budget else None
 
     @property
+    def flaw(self) -> str:
+        """Why no mechanism makes this run private; empty where nothing speaks against it."""
+        psi = feature_network(self.settings)
+        return f"features={psi} were trained on this very data" if psi and saw(psi, self.data.name) else ""
+
+    @property
     def ledger_notes(self) -> dict[str, str]:
         """What a claim of privacy rests on beside its mechanism."""
         psi = feature_network(self.settings)
-        if not psi:
-            return {}
-        seen = "this very data: the claim does not hold" if saw(psi, self.data.name) else TRAINED_ON[psi]
-        return {"features": f"{psi}, public, trained on {seen}"}
+        return {"features": f"{psi}, public, trained on {TRAINED_ON[psi]}"} if psi else {}
 
     @property
     def empty(self) -> list[str]:

@@ -21,6 +21,7 @@ from rich.progress import (
 from vitrail.engines.rounds import Outcome
 from vitrail.nets.features import TRAINED_ON
 from vitrail.plan import Plan, feature_network
+from vitrail.privacy.run_ledger import opening
 from vitrail.report.quantities import number, size
 from vitrail.run import Run
 
@@ -60,6 +61,7 @@ class Terminal:
         )
         if psi := feature_network(s):
             self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
+        self.console.print(f"privacy: {escape(str(opening(plan)['says']))}", soft_wrap=True)
         for note in plan.notes:
             self.console.print(f"[yellow]{escape(note)}[/yellow]")
         if plan.empty:

@@ -1,13 +1,16 @@
 """A ledger that was changed shows it; one that was not goes on after a restart."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import vitrail
+from vitrail.config import resolve
 from vitrail.errors import Malformed
 from vitrail.privacy.explain import read_run_ledger
 from vitrail.privacy.ledger import Ledger, read
+from vitrail.state import load
 
 
 @pytest.fixture
@@ -61,6 +64,34 @@ def test_lines_cut_off_at_the_end_show_by_the_model_file(tmp_path):
         read_run_ledger(run.folder)
 
 
+SMALL = {"data": "digits", "size": 8, "local_steps": 1, "batch": 10, "clients": 3, "workers": 1, "grids": 0}
+
+
+def test_noise_of_the_operating_system_is_never_the_same_twice_and_the_ledger_says_where_it_came_from(tmp_path):
+    runs = [
+        vitrail.train("moments", entropy=e, rounds=1, measure_every=0, out=str(tmp_path / str(i)), **SMALL)
+        for i, e in enumerate(("os", "os", "seed", "seed"))
+    ]
+    sums = [load(run.folder / "checkpoint.safetensors")["federation"]["server"]["sums"] for run in runs]
+    assert (sums[0] != sums[1]).mean() > 0.9
+    assert (sums[2] == sums[3]).all()
+    assert [read(run.folder / "ledger.json")[0]["noise_from"].split(":")[0] for run in runs[1:3]] == [
+        "the operating system",
+        "the run's seed",
+    ]
+
+
+def test_features_that_saw_the_data_make_no_run_private(tmp_path):
+    from vitrail.plan import prepare
+    from vitrail.privacy.run_ledger import opening
+
+    plan = prepare(resolve("moments", {"data": "digits", "size": 8, "out": str(tmp_path / "x")}))
+    assert opening(plan)["private"] is True
+    seen = replace(plan, data=replace(plan.data, name="fashion-mnist"))
+    assert opening(seen)["private"] is False
+    assert "trained on this very data" in opening(seen)["says"]
+
+
 def test_after_a_restart_no_round_stands_twice(tmp_path):
     class Killed(Exception):
         pass
@@ -74,10 +105,9 @@ def test_after_a_restart_no_round_stands_twice(tmp_path):
         def round(self, *_): ...
         def end(self, *_): ...
 
-    small = {"data": "digits", "size": 8, "local_steps": 1, "batch": 10, "clients": 3, "workers": 1, "grids": 0}
     with pytest.raises(Killed):
         vitrail.train("prism", privacy="mask-update", epsilon=9.8, rounds=3, measure_every=0, watch=Watch(),
-                      out=str(tmp_path / "run"), **small)  # fmt: skip
+                      out=str(tmp_path / "run"), **SMALL)  # fmt: skip
     assert [e["kind"] for e in read(tmp_path / "run/ledger.json")] == ["opening", "round", "round"]
     run = vitrail.resume(tmp_path / "run")
     entries, _ = read_run_ledger(run.folder)

@@ -11,8 +11,10 @@ from vitrail.privacy.mechanism import Mechanism
 NOTHING = "not private: nothing was noised"
 
 
-def claim(mechanism: Mechanism | None, answers: int, delta: float, entropy: str, leaves: str = "") -> dict[str, Any]:
-    """All that is promised after so many answers of one client, as plain values."""
+def claim(
+    mechanism: Mechanism | None, answers: int, delta: float, entropy: str, leaves: str = "", flaw: str = ""
+) -> dict[str, Any]:
+    """All that is promised after so many answers of one client, as plain values; with a flaw, nothing is."""
     if mechanism is None:
         return {"private": False, "says": NOTHING, "leaves": leaves}
     releases = mechanism.answers(answers)
@@ -21,8 +23,8 @@ def claim(mechanism: Mechanism | None, answers: int, delta: float, entropy: str,
     other, check = second_opinion(spent, delta)
     noise = mechanism.noise
     found: dict[str, Any] = {
-        "private": not mechanism.assumed and math.isfinite(eps),
-        "says": sentence(mechanism, eps, delta),
+        "private": not mechanism.assumed and not flaw and math.isfinite(eps),
+        "says": f"not private: {flaw}" if flaw else sentence(mechanism, eps, delta),
         "mechanism": mechanism.name,
         "unit": mechanism.unit,
         "adjacency": mechanism.adjacency,

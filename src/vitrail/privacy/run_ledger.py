@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.privacy.claims import claim, sentence
+from vitrail.privacy.claims import claim
 from vitrail.privacy.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def opening(plan: Plan) -> dict[str, Any]:
         "method": s.method,
         "clients": len(plan.clients),
         "rounds": s.rounds,
-        **claim(method.mechanism, planned, delta, s.entropy, f"every round: {parts}"),
+        **claim(method.mechanism, planned, delta, s.entropy, f"every round: {parts}", plan.flaw),
         "parts": parts,
         "secure_aggregation": f"sums open with {s.secure} clients or more" if s.secure else "off",
         "budget": f"ε = {s.budget:g} a client" if s.budget else "none was kept",
@@ -59,6 +59,9 @@ class RunLedger:
         self.ledger.write(kind="round", round=round_, asked=asked)
         self.asked.update(who)
 
+    def _claim(self) -> dict[str, Any]:
+        return claim(self.mechanism, self.most, self.delta, self.plan.settings.entropy, flaw=self.plan.flaw)
+
     @property
     def most(self) -> int:
         """How often the client that was asked most was asked."""
@@ -67,13 +70,11 @@ class RunLedger:
     @property
     def says(self) -> str:
         """The claim for what was asked so far, as if everybody had answered."""
-        if self.mechanism is None:
-            return sentence(None, 0.0, 0.0)
-        return str(claim(self.mechanism, self.most, self.delta, self.plan.settings.entropy)["says"])
+        return str(self._claim()["says"])
 
     def closes(self) -> None:
         """Write down what it came to; the models that are stored then name this entry."""
-        found = claim(self.mechanism, self.most, self.delta, self.plan.settings.entropy)
+        found = self._claim()
         kept = ("private", "says", "epsilon", "delta", "checked_by", "checked_epsilon", "composition", "bound")
         self.ledger.once(kind="closing", most_answers=self.most, **{k: found[k] for k in kept if k in found})
 

@@ -21,7 +21,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from vitrail.methods.prism_loss import Averaged
+from vitrail.methods.prism_loss import eq1
 from vitrail.nets.features import Features, load_features
 from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked, sample_mask
@@ -75,7 +75,7 @@ def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> 
     with torch.no_grad():
         moments = class_moments(psi(real), y, 1)
     s = torch.randn(net.size, generator=draw).requires_grad_()
-    optimizer, eq1 = torch.optim.Adam([s], fused=True, **ADAM), Averaged(psi, moments, 1.0)  # type: ignore[arg-type]
+    optimizer, loss_of = torch.optim.Adam([s], fused=True, **ADAM), eq1(psi, moments, 1.0)  # type: ignore[arg-type]
 
     def step() -> None:
         torch.use_deterministic_algorithms(True)
@@ -84,7 +84,7 @@ def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> 
         with clock("generator"):
             fakes = net(mask, torch.randn(len(real), net.z, generator=draw), None)
         with clock("ψ and loss"):
-            loss = eq1(fakes, y)
+            loss = loss_of(fakes, y)
         with clock("backward"):
             optimizer.zero_grad()
             loss.backward()

@@ -96,7 +96,7 @@ class Terminal:
         news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
         self.progress.update(self.task, advance=1, news=news)
         if not self.console.is_terminal:
-            answered = f"{len(outcome.answered)}/{outcome.asked} clients"
+            answered = f"{len(outcome.answered)}/{outcome.asked} clients" if outcome.asked else "the server alone"
             self.console.print(f"round {outcome.round + 1}: {answered}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
         for client, reason in list(outcome.left_out.items())[:5]:
             self.console.print(

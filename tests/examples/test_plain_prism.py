@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vitrail.data import load
-from vitrail.methods.prism_loss import Averaged
+from vitrail.methods.prism_loss import eq1
 from vitrail.nets.features import load_features
 from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked, sample_mask
@@ -58,7 +58,7 @@ def both(plain, generator, features, size, batch, times_theta, dtype):
     else:
         real = Moments.of_pictures(psi, pixels, np.zeros(len(pixels), np.int64), 1, "cpu")
     mask = sample_mask(s, torch.Generator().manual_seed(4), times_theta)
-    fast = Averaged(psi, real, 1.0)(net(mask, z, None), torch.zeros(batch).long())
+    fast = eq1(psi, real, 1.0)(net(mask, z, None), torch.zeros(batch).long())
     fast.backward()
     return slow.item(), slow_grad, fast.item(), s.grad
 

@@ -18,7 +18,7 @@ from vitrail.state import save as save_state
 from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
 CLASSES = tuple("0123456789")
-pytestmark = pytest.mark.parametrize("name", [*METHODS, *PRIVATE])
+every = pytest.mark.parametrize("name", [*METHODS, *PRIVATE])
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +42,19 @@ def a_client(name, folder, held=None, train=None):
     return Client("client-0", quick(name), RUN, Rng((5,)), lambda: train.take(held), folder)
 
 
+@pytest.mark.parametrize("name", METHODS)
 def test_any_number_of_workers_gives_the_same_bits(name, unbroken, tmp_path):
     fed, *_ = unbroken(name)
     assert same(federate(quick(name), tmp_path, workers=2)[0].tree(), fed.tree())
 
 
+@every
 def test_any_order_of_clients_gives_the_same_bits(name, unbroken, tmp_path):
     fed, *_ = unbroken(name)
     assert same(federate(quick(name), tmp_path, reverse=True)[0].tree(), fed.tree())
 
 
+@every
 def test_saved_and_resumed_gives_the_bits_of_an_unbroken_run(name, unbroken, tmp_path):
     fed, *_ = unbroken(name)
     half, *_ = federate(quick(name), tmp_path / "clients", rounds=1)
@@ -60,12 +63,14 @@ def test_saved_and_resumed_gives_the_bits_of_an_unbroken_run(name, unbroken, tmp
     assert same(federate(quick(name), tmp_path / "clients", rounds=2, fed=again)[0].tree(), fed.tree())
 
 
+@every
 def test_every_message_survives_a_round_trip(name, unbroken):
     *_, traffic, _ = unbroken(name)
     for _, data in traffic.requests + traffic.replies:
         assert encode(decode(data)) == data
 
 
+@every
 def test_bytes_counted_are_the_bytes_encoded_in_both_directions(name, unbroken):
     _, outcomes, traffic, _ = unbroken(name)
     for counted, sent in (("down", traffic.requests), ("up", traffic.replies)):
@@ -75,12 +80,14 @@ def test_bytes_counted_are_the_bytes_encoded_in_both_directions(name, unbroken):
             )
 
 
+@every
 def test_only_declared_parts_leave_a_client(name, unbroken):
     *_, traffic, _ = unbroken(name)
     declared = quick(name).declares()
     assert {p.name for _, data in traffic.replies for p in decode(data).parts} == set(declared)
 
 
+@every
 def test_an_undeclared_part_is_kept_back(name, unbroken, tmp_path, monkeypatch):
     *_, traffic, _ = unbroken(name)
     client = a_client(name, tmp_path)
@@ -97,6 +104,7 @@ def test_an_undeclared_part_is_kept_back(name, unbroken, tmp_path, monkeypatch):
     assert "pixels" in bytes(decode(answer).parts[0].array()).decode()
 
 
+@every
 def test_a_repeated_request_gets_the_stored_reply(name, unbroken, tmp_path, monkeypatch):
     *_, traffic, _ = unbroken(name)
     client = a_client(name, tmp_path)
@@ -106,6 +114,7 @@ def test_a_repeated_request_gets_the_stored_reply(name, unbroken, tmp_path, monk
     assert decode(first).header.kind is Kind.REPLY
 
 
+@every
 def test_a_client_refuses_malformed_stale_and_foreign_requests(name, unbroken):
     *_, traffic, folder = unbroken(name)
     client = a_client(name, folder)  # it has answered all rounds
@@ -117,6 +126,7 @@ def test_a_client_refuses_malformed_stale_and_foreign_requests(name, unbroken):
         assert decode(client.answer(request)).header.kind is Kind.FAILED
 
 
+@every
 def test_the_server_refuses_malformed_stale_and_foreign_replies(name, unbroken, tmp_path):
     *_, traffic, _ = unbroken(name)
     declared = quick(name).declares()
@@ -140,6 +150,7 @@ def _longer(part):
     return make_part(part.name, part.codec, np.append(part.array(), 0))
 
 
+@every
 def test_a_reply_with_nan_or_garbage_is_left_out_and_the_round_goes_on(name, tmp_path):
     def spoil(_, client, data):
         if client != "client-1":
@@ -156,6 +167,7 @@ def test_a_reply_with_nan_or_garbage_is_left_out_and_the_round_goes_on(name, tmp
     assert same(fed.tree(), absent[0].tree())
 
 
+@every
 @pytest.mark.parametrize("held", ["one example", "one class"])
 def test_a_poor_client_takes_part(name, held, tmp_path):
     labels = digits().train.labels
@@ -169,6 +181,7 @@ def test_a_poor_client_takes_part(name, held, tmp_path):
     assert in_range(quick(name), fed)
 
 
+@every
 def test_a_client_without_data_says_so_and_the_round_goes_on(name, tmp_path):
     holds = {**shares(), "client-0": np.arange(0)}
     fed, outcomes, _ = federate(quick(name), tmp_path, holds=holds)
@@ -176,6 +189,7 @@ def test_a_client_without_data_says_so_and_the_round_goes_on(name, tmp_path):
     assert in_range(quick(name), fed)
 
 
+@every
 def test_a_client_that_drops_out_comes_back(name, unbroken, tmp_path):
     asked = [o.asked for o in unbroken(name)[1]]
     lost = 1 if asked[1] else 0
@@ -185,6 +199,7 @@ def test_a_client_that_drops_out_comes_back(name, unbroken, tmp_path):
     assert in_range(quick(name), fed)
 
 
+@every
 def test_unlabelled_pictures_train_too(name, tmp_path):
     method = quick(name)
     method = replace(method, task=replace(method.task, classes=0))
@@ -195,6 +210,7 @@ def test_unlabelled_pictures_train_too(name, tmp_path):
     assert generator.sample(3).shape == (3, 1, 8, 8)
 
 
+@every
 def test_training_changes_the_model(name, unbroken):
     fed, *_ = unbroken(name)
     method = quick(name)
@@ -202,6 +218,7 @@ def test_training_changes_the_model(name, unbroken):
     assert not same(method.products(start)["generator"].tree, method.products(fed.server)["generator"].tree)
 
 
+@every
 def test_the_stored_model_makes_the_same_pictures_in_range(name, unbroken, tmp_path):
     fed, *_ = unbroken(name)
     model = quick(name).products(fed.server)["generator"]

@@ -147,11 +147,11 @@ def test_classes_beyond_a_batch_take_turns_and_absent_ones_stay_as_they_were():
 
 
 def test_a_batch_smaller_than_the_classes_still_trains_them_all(tmp_path, monkeypatch):
-    from vitrail.methods import prism
+    from vitrail.methods import prism_loss
 
     seen = set()
-    real = prism.class_moments
-    monkeypatch.setattr(prism, "class_moments", lambda f, y, c: seen.update(y.tolist()) or real(f, y, c))
+    real = prism_loss.class_moments
+    monkeypatch.setattr(prism_loss, "class_moments", lambda f, y, c: seen.update(y.tolist()) or real(f, y, c))
     federate(quick("prism", rounds=1, batch=4, local_steps=3), tmp_path, holds=shares(each=60))
     assert seen == set(range(10))
 

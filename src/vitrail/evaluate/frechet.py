@@ -71,7 +71,8 @@ def frechet(a: Gaussian, b: Gaussian) -> float:
 
 def _root(sigma: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(sigma)
-    return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    root: Tensor = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    return root
 
 
 def frechet_without(rows: Tensor, other: Gaussian) -> list[float]:

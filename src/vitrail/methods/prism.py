@@ -30,15 +30,14 @@ from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sum
 from vitrail.methods.prism_loss import (
     AdamAveraged,
     Adversary,
-    Averaged,
     Loss,
+    eq1,
     public_features,
     real_moments,
     released_loss,
 )
 from vitrail.methods.prism_settings import PrismSettings
 from vitrail.nets.features import parse_layers
-from vitrail.nets.moments import class_moments, moment_loss
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.rng import Rng
 from vitrail.state import State
@@ -271,7 +270,7 @@ class Prism(PrismSettings):
         real = real_moments(psi, psi_digest, data, classes, device, self.batch)
         if self.average == "adam":
             return AdamAveraged(psi, real, self.ama_lr, kept)
-        return Averaged(lambda x, y: class_moments(psi(x), y, real.share.numel()), moment_loss, real, weight)
+        return eq1(psi, real, weight)
 
 
 def stream(draws: int, k: int) -> int:

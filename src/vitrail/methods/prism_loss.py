@@ -21,7 +21,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.methods.base import Task
 from vitrail.nets.dcgan import Discriminator, initialise
 from vitrail.nets.features import Features, load_features, parse_layers
-from vitrail.nets.moments import Moments, class_moments, mix, to_float
+from vitrail.nets.moments import Moments, class_moments, mix, moment_loss, to_float
 from vitrail.nets.pretrained import weights_digest
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.moments import Summary, class_sums, estimate, noised, raw_loss
@@ -70,6 +70,11 @@ class Averaged:
     def kept(self) -> State:
         """No averages: those of an old generator would mislead."""
         return self.keep
+
+
+def eq1(psi: Features, real: Moments, weight: float) -> Averaged:
+    """Eq. 1 on ψ as it is: distances of means and variances."""
+    return Averaged(lambda x, y: class_moments(psi(x), y, real.share.numel()), moment_loss, real, weight)
 
 
 class AdamAveraged:

@@ -39,9 +39,6 @@ class MaskSettings(Private):
         "auto"
     )
     layers: Annotated[str, Field(description="layers of ψ: all, or numbers from 0 such as 1,3,7")] = "all"
-    pool: Annotated[
-        int, Field(ge=1, description="released moments: a layer is averaged to at most this many places a side")
-    ] = 4
     local_steps: Annotated[int, Field(ge=1, description="iterations per client and round (paper: 100)")] = 20
     batch: Annotated[int, Field(ge=2, description="pictures generated per iteration (paper: 64)")] = 50
     lr: Annotated[float, Field(gt=0, description="Adam's learning rate on the scores (paper: 0.1)")] = 0.3

@@ -41,6 +41,9 @@ class Moments(MaskSettings):
     privacy: Annotated[
         Literal["moments", "none"], Field(description="noised sums, or sums as they are (not private)")
     ] = "moments"
+    pool: Annotated[
+        int, Field(ge=1, description="a layer of ψ is averaged to at most this many places a side: fewer, larger sums")
+    ] = 8
     colluding: Annotated[
         int, Field(ge=0, description="with secure=: how many clients may side with the server, at most")
     ] = 0

@@ -19,6 +19,9 @@ class PrismSettings(MaskSettings):
         Literal["none", "moments", "mask-update", "paper"],
         Field(description="none; moments (noised once), mask-update (noised each round), paper (assumed, not proven)"),
     ] = "none"
+    pool: Annotated[
+        int, Field(ge=1, description="privacy=moments: a layer of ψ is averaged to at most this many places a side")
+    ] = 4
     update_norm: Annotated[
         float, Field(gt=0, description="mask-update: the change of θ is scaled to at most this norm")
     ] = 1.0

@@ -81,14 +81,16 @@ class Summary:
         square = f.square()
         return f, square / square.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
+    def whole(self, pixels: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
+        """Both parts of pictures' rows on the grid, as doubles that are whole numbers."""
+        with torch.no_grad():
+            first, second = self.pair(to_float(pixels).to(self.psi.mean.device))
+            return torch.round(first.double() * self.scale), torch.round(second.double() * self.scale)
+
     def rows(self, pixels: NDArray[np.uint8]) -> Sums:
         """Each picture's row (n, 1 + 2d): what it adds to its class."""
-        with torch.no_grad():
-            parts = [
-                torch.round(part.double() * self.scale) for part in self.pair(to_float(pixels).to(self.psi.mean.device))
-            ]
         counts = torch.full((len(pixels), 1), float(self.count), dtype=torch.float64)
-        rows: Sums = torch.cat([counts, *(part.cpu() for part in parts)], 1).to(torch.int64).numpy()
+        rows: Sums = torch.cat([counts, *(part.cpu() for part in self.whole(pixels))], 1).to(torch.int64).numpy()
         return rows
 
     def moments(self, x: Tensor, y: Tensor, classes: int) -> Moments:
@@ -126,13 +128,18 @@ def why(kinds: int) -> str:
 
 
 def class_sums(summary: Summary, pixels: NDArray[np.uint8], labels: NDArray[np.int64], classes: int) -> Sums:
-    """The rows of all pictures, added up by class: (classes, 1 + 2d); one pass, a batch in memory."""
-    sums = np.zeros((classes, 1 + 2 * summary.d), np.int64)
+    """The rows of all pictures, added up by class: (classes, 1 + 2d); one pass, a batch in memory.
+
+    Doubles hold whole numbers exactly up to 2^53, which is far above any sum.
+    """
+    sums = torch.zeros(2, classes, summary.d, dtype=torch.float64, device=summary.psi.mean.device)
     for at in range(0, len(pixels), 64):
-        rows, y = summary.rows(pixels[at : at + 64]), labels[at : at + 64]
-        for c in np.unique(y):
-            sums[c] += rows[y == c].sum(0)
-    return sums
+        y = torch.from_numpy(np.ascontiguousarray(labels[at : at + 64])).to(sums.device)
+        for total, part in zip(sums, summary.whole(pixels[at : at + 64]), strict=True):
+            total.index_add_(0, y, part)
+    counts = np.bincount(labels, minlength=classes)[:, None] * summary.count
+    whole: Sums = np.concatenate([counts, sums[0].cpu().numpy(), sums[1].cpu().numpy()], 1).astype(np.int64)
+    return whole
 
 
 def noised(sums: Sums, sigma: float, source: Source) -> Sums:

@@ -11,7 +11,7 @@ run: $(VENV)/.ready  ## set up, then train PRISM over ten clients on embedded di
 	@if [ -e $(OUT)/settings.toml ]; then $(VENV)/bin/vitrail resume $(OUT); else $(VENV)/bin/vitrail run prism out=$(OUT); fi
 
 test: $(VENV)/.ready-dev  ## set up, then run the tests
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist loadscope
 
 lint: $(VENV)/.ready-dev  ## ruff and mypy
 	$(VENV)/bin/ruff check .

@@ -138,7 +138,10 @@ class Method(Protocol):
         ...
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
-        """Take one client's `each` parts; called in a fixed order of clients."""
+        """Take one client's `each` parts; called in a fixed order of clients.
+
+        Raising Malformed refuses the whole reply: the client is left out with that reason, its sums with it.
+        """
         ...
 
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:

@@ -176,6 +176,12 @@ class PsFedGan(Private):
         some = torch.tensor(labels)[torch.randint(len(labels), (self.batch,), generator=draw)]
         return z, some.to(self.task.device)
 
+    def remembered(self, rows: Array, before: Array | None) -> Array | None:
+        """What both sides remember of the D's that were published: what the next ones are coded under."""
+        if self.d_coding == "plain":
+            return None
+        return np.array(rows[-2:] if before is None else np.vstack([before, rows])[-2:], np.float32)
+
     # -- server ---------------------------------------------------------------------------------------------------
 
     def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:
@@ -222,7 +228,8 @@ class PsFedGan(Private):
         with torch.device("meta"):
             size = vector_size(self.discriminator(name))
         same_d = goes_on and kept["architecture"] == name
-        vectors = self.unpacked(parts["discriminators"], size, kept["discriminator"] if same_d else None)
+        published = kept["published"] if same_d else None
+        vectors = self.unpacked(parts["discriminators"], size, published)
         with one_thread(), torch.enable_grad():
             twin = self.twin(kept if goes_on else twins.begin(self.generator(), secret, generation))
             D = self.discriminator(name).to(self.task.device).train()
@@ -238,13 +245,13 @@ class PsFedGan(Private):
         if not twins.finite(after):
             raise Malformed(f"G is no longer finite after {twin.steps} steps; lower lr")
         after |= {"key": key, "digest": digest, "labels": list(labels), "architecture": name}
-        after["discriminator"] = vectors[-1].copy() if self.d_coding == "delta" else None
+        after["published"] = self.remembered(vectors, published)
         return {**server, "twins": {**server["twins"], client: after}}
 
-    def unpacked(self, sent: Array, size: int, base: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    def unpacked(self, sent: Array, size: int, before: NDArray[np.float32] | None) -> NDArray[np.float32]:
         """Every step's D_u, a row each."""
         if self.d_coding == "delta":
-            return deltas.decode(sent.tobytes(), (self.steps, size), base)
+            return deltas.decode(sent.tobytes(), (self.steps, size), before)
         if sent.size != self.steps * size:
             raise Malformed(f"{sent.size:,} numbers of D's, expected are {self.steps} times {size:,}")
         return sent.reshape(self.steps, size)

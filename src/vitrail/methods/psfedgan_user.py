@@ -47,7 +47,7 @@ def held(run: PsFedGan, state: State, message: Incoming, secret: twins.Secret, r
         back = bool(agreed) or state["now"] is not None
     if found["architecture"] != run.architecture:  # a new beginning, or this client now prefers another D_u
         D = initialise(run.discriminator(run.architecture), rng.child("discriminator").torch())
-        new = {"architecture": run.architecture, "discriminator": to_vector(D), "d_adam": None, "published": False}
+        new = {"architecture": run.architecture, "discriminator": to_vector(D), "d_adam": None, "published": None}
         found = {**found, **new}
     return found, back
 
@@ -90,7 +90,7 @@ def steps(run: PsFedGan, before: State, data: Pictures, seed: int, rng: Rng) -> 
                 loss_d = train_d(run, D, optimizer, data, (twin.fakes(z, y), y), rng.child("step", t, j))
             vectors.append(to_vector(D))  # published: (D_u^(t+1), z_t, l_t)
             losses.append((twin.step(D, run.noise(seed, t, labels), run.g_loss), loss_d))
-    after = {**twin.state(), "architecture": run.architecture, "published": True}
+    after = {**twin.state(), "architecture": run.architecture}
     after |= {"discriminator": vectors[-1], "d_adam": optimizer.state_dict()["state"]}
     rows = np.stack(vectors)
     if not (twins.finite(after) and np.isfinite(rows).all()):
@@ -106,14 +106,14 @@ def client_round(run: PsFedGan, state: State, message: Incoming, data: Pictures,
     seed = rng.child("z").seed()
     after, rows, losses = steps(run, before, data, seed, rng)
     after["digest"] = twins.digest(after, secret)
-    base = before["discriminator"] if before["published"] else None
+    after["published"] = run.remembered(rows, before["published"])
     parts: dict[str, Any] = {
         "digest": as_bytes(after["digest"]),
         "key": as_bytes(key),
         "generation": np.array([after["generation"]]),
         "seed": np.array([seed], np.uint64),
         "architecture": as_bytes(run.architecture.encode()),
-        "discriminators": rows if run.d_coding == "plain" else as_bytes(deltas.encode(rows, base)),
+        "discriminators": rows if run.d_coding == "plain" else as_bytes(deltas.encode(rows, before["published"])),
         "metric.sent_back": np.array([back], np.float32),
     }
     if run.says_labels:

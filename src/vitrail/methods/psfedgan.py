@@ -236,7 +236,7 @@ class PsFedGan(Private):
             for t, vector in enumerate(vectors):
                 twin.step(from_vector(D, vector), self.noise(int(parts["seed"][0]), t, labels), self.g_loss)
         after = twin.state()
-        digest = twins.digest(after, secret)
+        digest = twins.digest(after, vectors, secret)
         if not hmac.compare_digest(digest, parts["digest"].tobytes()):
             raise Malformed(
                 f"G_s differs from G_u after {twin.steps} steps; both go back to the last state they agreed on (if it "

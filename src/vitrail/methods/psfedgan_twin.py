@@ -21,6 +21,7 @@ from vitrail.nets.flat import from_vector, to_vector
 from vitrail.privacy.noise import Source, gaussian
 from vitrail.privacy.primitives import agree, derive, key_stream, public
 from vitrail.state import State
+from vitrail.wire.codecs import Array
 
 PURPOSE = b"vitrail psfedgan 1 "
 
@@ -109,12 +110,15 @@ def begin(G: nn.Module, secret: Secret, generation: int) -> State:
     return {"generation": generation, "steps": 0, "generator": vector, "adam": None}
 
 
-def digest(twin: State, secret: Secret) -> bytes:
-    """The name of a twin: HMAC over how far it is, G, and all that its next step depends on."""
+def digest(twin: State, published: Array, secret: Secret) -> bytes:
+    """The name of a twin: HMAC over how far it is, G, its Adam, and the D's that were published to get there.
+
+    Without the D's, one wrong bit of them that leaves G as it is would be remembered by one side only.
+    """
     pieces = [b"%d %d " % (twin["generation"], twin["steps"]), np.asarray(twin["generator"], "<f4").tobytes()]
     for _, averages in sorted((twin["adam"] or {}).items()):
         pieces += [np.asarray(t.cpu(), "<f4").tobytes() for _, t in sorted(averages.items())]
-    return secret.digest(*pieces)
+    return secret.digest(*pieces, np.asarray(published, "<f4").tobytes())
 
 
 def finite(twin: State) -> bool:

@@ -105,7 +105,7 @@ def client_round(run: PsFedGan, state: State, message: Incoming, data: Pictures,
     before, back = held(run, state, message, secret, rng)
     seed = rng.child("z").seed()
     after, rows, losses = steps(run, before, data, seed, rng)
-    after["digest"] = twins.digest(after, secret)
+    after["digest"] = twins.digest(after, rows, secret)
     after["published"] = run.remembered(rows, before["published"])
     parts: dict[str, Any] = {
         "digest": as_bytes(after["digest"]),

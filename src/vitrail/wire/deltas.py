@@ -72,8 +72,8 @@ def _history(before: Floats | None, size: int) -> list[Floats]:
 
 def _slope(history: list[Floats], row: Floats) -> int:
     """The c that predicts best in the mean square, in its units."""
-    moved, now = history[1] - history[0], row - history[1]
     with np.errstate(all="ignore"):
+        moved, now = history[1] - history[0], row - history[1]
         c = float(np.dot(moved, now) / np.dot(moved, moved))
     return round(min(max(c, 0.0), 255 / _UNIT) * _UNIT) if np.isfinite(c) else 0
 

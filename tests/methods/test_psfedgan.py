@@ -232,6 +232,12 @@ def test_uploads_are_at_most_55_percent_of_sending_g_and_d_at_the_same_steps():
         assert sent[-1] <= most * full
 
 
+def test_what_float32_would_have_cost_is_counted_whatever_the_coding(tmp_path):
+    plain, delta = (federate(small(1, d_coding=c), tmp_path / c, holds=TWO)[1][0] for c in ("plain", "delta"))
+    assert plain.floats_up == delta.floats_up >= 2 * 2 * 4 * vector_size(small().discriminator("dcgan:4"))
+    assert sum(delta.up.values()) < sum(plain.up.values())
+
+
 # -- ways back --------------------------------------------------------------------------------------------------------
 
 

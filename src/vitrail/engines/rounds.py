@@ -109,7 +109,7 @@ def play(
                 outcome.left_out[client] = reply.reason
             else:
                 outcome.answered.append(client)
-                outcome.floats_up += sum(4 * taken.array.size for taken in reply)
+                outcome.floats_up += sum(4 * (declared[x.part.name].numbers or x.array.size) for x in reply)
             for name, taken in turn.put(client, None if isinstance(reply, Failure) else reply):
                 try:
                     if each := turn.each(taken):

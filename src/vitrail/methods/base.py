@@ -51,6 +51,7 @@ class Declared:
     least: float = -math.inf  # the smallest element of a sum, where it is not minus the limit
     limit_bytes: int = 2**28
     unpack: Callable[[State, Array], Array] | None = None  # from bytes, coded under the server's state, to the numbers
+    numbers: int | None = None  # how many an `each` part stands for that is coded to bytes
 
     @property
     def bits(self) -> bool:

@@ -148,13 +148,16 @@ class PsFedGan(Private):
     def declares(self) -> Mapping[str, Declared]:
         bare = self.mechanism is not None
         one = Declared("sum", "float32", 1)
+        codec = "float32" if self.d_coding == "plain" else "bytes"
+        with torch.device("meta"):
+            numbers = self.steps * vector_size(self.discriminator(self.architecture))
         parts = {
             "digest": Declared("each", "bytes", DIGEST),
             "key": Declared("each", "bytes", DIGEST),
             "generation": Declared("each", "int32", 1),
             "seed": Declared("each", "seed", 1),
             "architecture": Declared("each", "bytes", None, limit_bytes=40),
-            "discriminators": Declared("each", "float32" if self.d_coding == "plain" else "bytes", None),
+            "discriminators": Declared("each", codec, None, numbers=numbers),
             "metric.sent_back": one,
         }
         if self.says_labels:

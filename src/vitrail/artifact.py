@@ -132,7 +132,15 @@ def _dense(tree: dict[str, Any]) -> Any:
     return net.eval()
 
 
-READERS = {"masked": _masked, "ensemble": _ensemble, "dcgan": _dense}
+def _mixture(tree: dict[str, Any]) -> Any:
+    """Several DCGANs; a label comes from one that knows it, chosen by the noise."""
+    from vitrail.nets.mixture import Mixture, knows
+
+    parts = [_dense({**tree, "weights": weights}) for weights in tree["parts"]]
+    return Mixture(parts, tree["z"], knows(tree["labels"], tree["classes"])).eval()
+
+
+READERS = {"masked": _masked, "ensemble": _ensemble, "dcgan": _dense, "mixture": _mixture}
 
 
 def save_model(path: Path, model: Model, classes: Sequence[str], about: dict[str, Any]) -> None:
@@ -154,15 +162,66 @@ def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | Non
 
 def load(path: str | Path) -> Generator:
     """Load a generator from a model file, or from a run's folder."""
-    path = Path(path)
-    if path.is_dir():
-        path = path / "model.safetensors"
-    if not path.exists():
-        raise VitrailError(f"there is no model at {path}; give a run's folder or its model.safetensors")
-    tree = store.load(path)
-    if not isinstance(tree, dict) or tree.get("format") != FORMAT or not tree.keys() >= PARTS:
-        raise Malformed(f"{path} is not a vitrail model of format {FORMAT}")
+    path, tree = _read(Path(path), "model.safetensors")
     try:
         return open_model(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
     except Malformed as e:
         raise Malformed(f"{path}: {e}") from e
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A trained classifier of pictures in [0, 1]."""
+
+    net: nn.Module
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    about: dict[str, Any]
+
+    @torch.no_grad()
+    def logits(self, pictures: Tensor) -> Tensor:
+        """A number for each picture and class."""
+        if tuple(pictures.shape[1:]) != self.shape:
+            raise VitrailError(f"pictures of {tuple(pictures.shape[1:])}; this classifier takes {self.shape} in [0, 1]")
+        parts = [self.net(x * 2 - 1) for x in pictures.split(BATCH)]
+        return torch.cat(parts) if parts else torch.empty(0, len(self.classes))
+
+    def classify(self, pictures: Tensor) -> Tensor:
+        """The most likely class of each picture, as a number."""
+        return self.logits(pictures).argmax(1)
+
+
+def open_classifier(model: Model, classes: Sequence[str], about: dict[str, Any] | None = None) -> Classifier:
+    """A classifier from what a method produced, exactly as it would be after a trip through a file."""
+    from vitrail.nets.classifier import classifier
+
+    if model.kind != "classifier":
+        raise Malformed(f"a model of kind {model.kind!r} is no classifier")
+    try:
+        shape = tuple(model.tree["shape"])
+        net = classifier(shape[0], model.tree["classes"])
+        net.load_state_dict(model.tree["weights"])
+        return Classifier(net.eval(), shape, tuple(classes[: model.tree["classes"]]), about or {})
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as e:
+        raise Malformed(f"its model does not fit together ({type(e).__name__}: {e})") from e
+
+
+def load_classifier(path: str | Path) -> Classifier:
+    """Load a classifier from a model file, or from a run's folder."""
+    path, tree = _read(Path(path), "classifier.safetensors")
+    try:
+        return open_classifier(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
+    except Malformed as e:
+        raise Malformed(f"{path}: {e}") from e
+
+
+def _read(path: Path, name: str) -> tuple[Path, dict[str, Any]]:
+    """A model file's content; of a run's folder, that of the file with this name."""
+    if path.is_dir():
+        path = path / name
+    if not path.exists():
+        raise VitrailError(f"there is no model at {path}; give a run's folder or its {name}")
+    tree = store.load(path)
+    if not isinstance(tree, dict) or tree.get("format") != FORMAT or not tree.keys() >= PARTS:
+        raise Malformed(f"{path} is not a vitrail model of format {FORMAT}")
+    return path, tree

@@ -23,6 +23,7 @@ MEANING = {
     "masked": "frozen random signs by a seed, and one bit a weight that keeps it or not",
     "ensemble": "frozen random signs by a seed, and a probability a weight: a new mask for every batch",
     "dcgan": "ordinary weights",
+    "mixture": "several generators of ordinary weights; noise says which of those that know a label is used",
 }
 CODED = {("masked", "mask"), ("ensemble", "scores")}  # parts that stand for a number a weight
 STORED = "stored with the weights"

@@ -23,6 +23,7 @@ from vitrail.artifact import Generator
 from vitrail.errors import VitrailError
 from vitrail.inspection import plain
 from vitrail.nets.masked import Ensemble
+from vitrail.nets.mixture import Mixture
 from vitrail.rng import Rng
 from vitrail.state import replacing
 
@@ -69,6 +70,11 @@ def export_onnx(generator: Generator, path: str | Path) -> Exported:
         raise VitrailError(
             "an ensemble draws a new mask for every batch, and an ONNX file holds one network; "
             "export the run's model.safetensors, which is one mask"
+        )
+    if isinstance(generator.net, Mixture):
+        raise VitrailError(
+            "a mixture picks one of several generators for each picture, and an ONNX file holds one network; "
+            "export a single generator instead"
         )
     check_installed()
     import onnx

@@ -18,7 +18,8 @@ from vitrail.artifact import Generator, load, open_model, save_model
 from vitrail.board import Board
 from vitrail.config import Settings
 from vitrail.data import draw_partition
-from vitrail.engines.embedded import Crew, Embedded, one_thread
+from vitrail.determinism import one_thread
+from vitrail.engines.embedded import Crew, Embedded
 from vitrail.engines.rounds import Federation, Outcome, choose, play
 from vitrail.errors import VitrailError
 from vitrail.evaluate.gauge import Gauge, gauge_for

@@ -9,6 +9,7 @@ from tests.engines.toy import Toy, _next
 from tests.federation import federate, quick, same, shares
 from vitrail.engines.replies import Failure, Taken, Tally
 from vitrail.engines.rounds import choose
+from vitrail.errors import Malformed
 from vitrail.methods.base import Declared, Outgoing, fixed_point_scale
 from vitrail.rng import Rng
 from vitrail.state import load
@@ -57,6 +58,27 @@ def test_who_does_not_answer_is_named_with_the_reason_and_each_keeps_its_order(t
     fed, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=gone, reverse=True)
     assert outcomes[0].left_out == {"client-1": "the cable was cut"}
     assert fed.server["seen"] == [0, 2]
+
+
+class Strict(Toy):
+    """The toy with a server that cannot use what client-1 sends."""
+
+    def receive(self, server, client, parts):
+        if client == "client-1":
+            raise Malformed("it does not add up")
+        return super().receive(server, client, parts)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_reply_that_the_method_refuses_leaves_nothing_behind(tmp_path, reverse):
+    """Neither sums nor metrics nor relays, whatever the order of arrival."""
+    gone = lambda _, c, d: Failure("reply refused: it does not add up") if c == "client-1" else d  # noqa: E731
+    absent, expected, _ = federate(Toy(), tmp_path / "a", spoil=gone)
+    fed, outcomes, _ = federate(Strict(), tmp_path / "b", reverse=reverse)
+    assert same(fed.tree(), absent.tree())
+    for o, e in zip(outcomes, expected, strict=True):
+        assert (o.answered, o.left_out, o.metrics) == (e.answered, e.left_out, e.metrics)
+    assert outcomes[0].left_out == {"client-1": "reply refused: it does not add up"}
 
 
 def test_below_the_quorum_the_model_stays_as_it_was(tmp_path):

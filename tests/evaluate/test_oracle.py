@@ -9,7 +9,8 @@ from vitrail.data.pictures import Pictures
 from vitrail.errors import VitrailError
 from vitrail.evaluate import oracle as module
 from vitrail.evaluate.evaluation import halves
-from vitrail.evaluate.oracle import Learner, Scores, _shift, confidence, judge, oracle_for, train_classifier
+from vitrail.evaluate.oracle import Learner, Scores, confidence, judge, oracle_for, train_classifier
+from vitrail.nets.classifier import shifted
 from vitrail.nets.moments import to_float
 from vitrail.rng import Rng
 
@@ -114,7 +115,7 @@ def test_confidence_is_the_same_in_one_batch_or_many(oracle):
 
 def test_shifts_move_pictures_by_whole_pixels():
     x = torch.rand(20, 1, 8, 8)
-    moved = _shift(x, torch.Generator().manual_seed(0))
+    moved = shifted(x, torch.Generator().manual_seed(0))
     for before, after in zip(x, moved, strict=True):
         inner = before[0, 2:6, 2:6]
         found = [(dy, dx) for dy in range(5) for dx in range(5) if after[0, dy : dy + 4, dx : dx + 4].equal(inner)]

@@ -7,7 +7,6 @@ not grow with the number of clients.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 from collections import deque
@@ -23,6 +22,7 @@ import torch.multiprocessing as mp
 from numpy.typing import NDArray
 
 from vitrail.data.pictures import Pictures
+from vitrail.determinism import one_thread
 from vitrail.engines.client import Client
 from vitrail.engines.replies import Failure
 from vitrail.methods.base import Method
@@ -186,17 +186,3 @@ def _open(a: Any) -> Any:
         name, dtype, shape, offset = a
         return np.memmap(name, dtype, "r", offset, shape)
     return None if a is None else a.numpy()
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Everything inside runs on one torch thread with deterministic kernels, wherever it runs."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic)

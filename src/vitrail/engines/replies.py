@@ -35,6 +35,9 @@ class Taken:
     array: Array
 
 
+_LATER: Array = np.empty(0)  # in place of numbers that are decoded again when they are needed
+
+
 def read_reply(
     answer: bytes | Failure,
     run: bytes,
@@ -130,23 +133,32 @@ class Tally:
 
 
 class InTurn:
-    """Hands on `each` parts in the order of the clients, in whatever order they arrive; they wait encoded."""
+    """Hands on replies: where there are `each` parts in the order of the clients, in whatever order they arrive.
+
+    Those parts wait encoded.
+    """
 
     def __init__(self, order: Iterable[str], declared: Mapping[str, Declared]) -> None:
         self.order = list(order)
         self.names = {name for name, d in declared.items() if d.how == "each"}
-        self.waiting: dict[str, tuple[Part, ...] | None] = {}
+        self.waiting: dict[str, tuple[Taken, ...] | None] = {}
 
-    def put(self, client: str, parts: tuple[Part, ...] | None) -> Iterator[tuple[str, dict[str, Array]]]:
+    def put(self, client: str, reply: tuple[Taken, ...] | None) -> Iterator[tuple[str, tuple[Taken, ...]]]:
         """Take one client's reply, or None for a failure, and give all whose turn has come."""
         if not self.names:
+            if reply is not None:
+                yield client, reply
             return
-        self.waiting[client] = parts and tuple(p for p in parts if p.name in self.names)
+        self.waiting[client] = reply and tuple(Taken(t.part, _LATER) if t.part.name in self.names else t for t in reply)
         while self.order and self.order[0] in self.waiting:
             name = self.order.pop(0)
             ready = self.waiting.pop(name)
             if ready is not None:
-                yield name, {p.name: p.array() for p in ready}
+                yield name, ready
+
+    def each(self, reply: Iterable[Taken]) -> dict[str, Array]:
+        """A reply's parts for `receive`."""
+        return {taken.part.name: taken.part.array() for taken in reply if taken.part.name in self.names}
 
 
 def relays_of(client: str, parts: Iterable[Part], recipients: Collection[str]) -> list[Relay]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from vitrail.engines.replies import Failure, InTurn, Relay, Tally, as_part, read_reply, relays_of, still_under_way
+from vitrail.errors import Malformed
 from vitrail.methods.base import Method, Sums
 from vitrail.rng import Rng
 from vitrail.state import State, finite
@@ -108,11 +109,17 @@ def play(
                 outcome.left_out[client] = reply.reason
             else:
                 outcome.answered.append(client)
-                outcome.floats_up += sum(4 * taken.array.size for taken in reply)
-                tally.add(reply)
-                relays += relays_of(client, (taken.part for taken in reply), recipients)
-            for name, parts in turn.put(client, None if isinstance(reply, Failure) else tuple(x.part for x in reply)):
-                server = method.receive(server, name, parts)
+                outcome.floats_up += sum(4 * (declared[x.part.name].numbers or x.array.size) for x in reply)
+            for name, taken in turn.put(client, None if isinstance(reply, Failure) else reply):
+                try:
+                    if each := turn.each(taken):
+                        server = method.receive(server, name, each)
+                except Malformed as e:  # well-formed, but not what the method can use: nothing of it is kept
+                    outcome.answered.remove(name)
+                    outcome.left_out[name] = f"reply refused: {e}"
+                    continue
+                tally.add(taken)
+                relays += relays_of(name, (x.part for x in taken), recipients)
             tell(outcome)
 
     sums = tally.sums(len(outcome.answered))

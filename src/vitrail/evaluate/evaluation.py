@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.pictures import Dataset, Pictures
-from vitrail.engines.embedded import one_thread
+from vitrail.determinism import one_thread
 from vitrail.errors import VitrailError, nearest
 from vitrail.evaluate import FAMILIES
 from vitrail.evaluate.distances import Distances

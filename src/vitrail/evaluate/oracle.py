@@ -16,26 +16,17 @@ from torch import Tensor, nn
 
 from vitrail.cache import remember
 from vitrail.data.pictures import Pictures
-from vitrail.engines.embedded import one_thread
+from vitrail.determinism import one_thread
 from vitrail.errors import VitrailError
 from vitrail.evaluate.extractors import KEEP, Extractor
 from vitrail.evaluate.measure import Measure, bootstrap, share
+from vitrail.nets.classifier import classifier, shifted
 from vitrail.nets.moments import to_float
 from vitrail.nets.pretrained import weights_digest
 from vitrail.rng import Rng
 
 MOST = 20_000  # pictures a classifier is trained on
 EPOCHS, LEAST_STEPS, MOST_STEPS, BATCH = 10, 600, 2400, 64
-
-
-def classifier(channels: int, classes: int) -> nn.Sequential:
-    """Three convolutions, the last feature map in four quarters, and a linear layer."""
-
-    def stage(a: int, b: int) -> list[nn.Module]:
-        return [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)]
-
-    stages = [*stage(channels, 32), *stage(32, 64), *stage(64, 96)]
-    return nn.Sequential(*stages, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.Linear(384, classes))
 
 
 def train_classifier(pictures: Pictures, classes: int, rng: Rng, steps: int = 0) -> nn.Sequential:
@@ -54,23 +45,13 @@ def train_classifier(pictures: Pictures, classes: int, rng: Rng, steps: int = 0)
         for _ in range(steps):
             pick = torch.randint(len(labels), (BATCH,), generator=draw)
             loss = F.cross_entropy(
-                net(_shift(to_float(pixels[pick.numpy()]), draw)), labels[pick], label_smoothing=0.05
+                net(shifted(to_float(pixels[pick.numpy()]), draw)), labels[pick], label_smoothing=0.05
             )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
     return net.eval()
-
-
-def _shift(x: Tensor, draw: torch.Generator, most: int = 2) -> Tensor:
-    """Each picture moved by up to `most` pixels: with few real pictures a classifier needs the help."""
-    n, c, h, w = x.shape
-    padded = F.pad(x, (most,) * 4, mode="replicate")
-    dy, dx = torch.randint(0, 2 * most + 1, (2, n), generator=draw)
-    rows = (dy[:, None] + torch.arange(h))[:, None, :, None]
-    columns = (dx[:, None] + torch.arange(w))[:, None, None, :]
-    return padded[torch.arange(n)[:, None, None, None], torch.arange(c)[None, :, None, None], rows, columns]
 
 
 @torch.no_grad()

@@ -24,6 +24,10 @@ METHODS: dict[str, tuple[str, str]] = {
         "vitrail.methods.mdgan:MdGan",
         "one generator on the server, a discriminator per client; pictures and gradients travel",
     ),
+    "psfedgan": (
+        "vitrail.methods.psfedgan:PsFedGan",
+        "the server grows each client's generator from its discriminators and a secret seed; trains a classifier",
+    ),
     "gswgan": (
         "vitrail.methods.gswgan:GsWgan",
         "one generator on the server, a Wasserstein critic per client; gradients can be private",

@@ -51,6 +51,7 @@ class Declared:
     least: float = -math.inf  # the smallest element of a sum, where it is not minus the limit
     limit_bytes: int = 2**28
     unpack: Callable[[State, Array], Array] | None = None  # from bytes, coded under the server's state, to the numbers
+    numbers: int | None = None  # how many an `each` part stands for that is coded to bytes
 
     @property
     def bits(self) -> bool:
@@ -138,7 +139,10 @@ class Method(Protocol):
         ...
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
-        """Take one client's `each` parts; called in a fixed order of clients."""
+        """Take one client's `each` parts; called in a fixed order of clients.
+
+        Raising Malformed refuses the whole reply: the client is left out with that reason, its sums with it.
+        """
         ...
 
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:

@@ -73,9 +73,14 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 def adam(net: nn.Module, lr: float, betas: tuple[float, float], state: State | None) -> torch.optim.Adam:
     """A network's Adam at this run's rate, its averages new or as they were."""
     optimizer = torch.optim.Adam(net.parameters(), lr, betas)
-    if state is not None:  # a copy: torch would go on with the very same tensors
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": deepcopy(state)})
+    if state is not None:
+        restore(optimizer, state)
     return optimizer
+
+
+def restore(optimizer: torch.optim.Optimizer, state: State) -> None:
+    """Give an optimiser its averages back, as copies: torch would go on with the very same tensors."""
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": deepcopy(state)})
 
 
 def begun(start: State | None, first: State) -> State:

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitrail import __version__, config
 from vitrail.artifact import load
-from vitrail.engines.embedded import one_thread
+from vitrail.determinism import one_thread
 from vitrail.errors import Malformed, VitrailError, nearest
 from vitrail.folder import Folder
 from vitrail.plan import Plan, prepare

@@ -1,0 +1,27 @@
+"""A small classifier of pictures, and the one augmentation it is trained with."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def classifier(channels: int, classes: int) -> nn.Sequential:
+    """Three convolutions, the last feature map in four quarters, and a linear layer."""
+
+    def stage(a: int, b: int) -> list[nn.Module]:
+        return [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)]
+
+    stages = [*stage(channels, 32), *stage(32, 64), *stage(64, 96)]
+    return nn.Sequential(*stages, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.Linear(384, classes))
+
+
+def shifted(x: Tensor, draw: torch.Generator, most: int = 2) -> Tensor:
+    """Each picture moved by up to `most` pixels: with few real pictures a classifier needs the help."""
+    n, c, h, w = x.shape
+    padded = F.pad(x, (most,) * 4, mode="replicate")
+    dy, dx = torch.randint(0, 2 * most + 1, (2, n), generator=draw)
+    rows = (dy[:, None] + torch.arange(h))[:, None, :, None]
+    columns = (dx[:, None] + torch.arange(w))[:, None, None, :]
+    return padded[torch.arange(n)[:, None, None, None], torch.arange(c)[None, :, None, None], rows, columns]

@@ -1,6 +1,7 @@
 """A client's budget outlives runs, counts by the data's name, and is never exceeded."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from tests.federation import RUN, digits, quick, shares
 from vitrail.engines.embedded import Crew, Embedded
 from vitrail.engines.rounds import Federation, play
 from vitrail.errors import VitrailError
-from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.accounting import epsilon, multiplier_for
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Noise
 from vitrail.rng import Rng
@@ -35,8 +36,13 @@ def test_answers_are_refused_when_the_budget_is_used_up_and_not_before():
     while epsilon([(Noise(3.0), fits + 1)], 1e-5) <= 5.0:
         fits += 1
     spend(budget, fits)
-    with pytest.raises(VitrailError, match=r"used up to .* would make it"):
+    with pytest.raises(
+        VitrailError, match=r"used up to .* would make it .*; one answer of ε = (\S+) would still fit"
+    ) as e:
         spend(budget, 1)
+    left = float(re.search(r"answer of ε = (\S+)", str(e.value))[1])
+    smaller = mechanism(multiplier_for(lambda m: [(Noise(m), 1)], 0.95 * left, 1e-5))
+    budget.check(smaller)  # what it says would fit does
     assert len(budget.spent()) == fits
     assert budget.spent()[-1]["epsilon_in_all"] == pytest.approx(epsilon([(Noise(3.0), fits)], 1e-5))
 

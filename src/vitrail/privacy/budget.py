@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from vitrail.errors import VitrailError
 from vitrail.home import home
-from vitrail.privacy.accounting import answers_within, epsilon
+from vitrail.privacy.accounting import answers_within, epsilon, multiplier_for
 from vitrail.privacy.ledger import Ledger
 from vitrail.privacy.mechanism import Mechanism, Noise
 
@@ -81,15 +81,23 @@ class Budget:
             had = epsilon(before, self.delta)
             raise VitrailError(
                 f"its budget of ε = {self.epsilon:g} at δ = {self.delta:g} for {self.name!r} is used up to {had:.3g}, "
-                f"and this answer would make it {total:.3g}; {self._instead(mechanism, bool(before))}"
+                f"and this answer would make it {total:.3g}; {self._instead(mechanism, before)}"
             )
         return total
 
-    def _instead(self, mechanism: Mechanism, begun: bool) -> str:
-        if begun:
-            return "its owner may raise the budget, or the run add more noise (a smaller epsilon)"
-        allowed = answers_within(mechanism.noise, self.epsilon, self.delta)
-        return f"with this noise it allows {allowed} answers: ask for a smaller epsilon, or fewer rounds"
+    def _instead(self, mechanism: Mechanism, before: list[tuple[Noise, int]]) -> str:
+        """What would be allowed."""
+        if not before:
+            allowed = answers_within(mechanism.noise, self.epsilon, self.delta)
+            return f"with this noise it allows {allowed} answers: ask for a smaller epsilon, or fewer rounds"
+        low, high = 0.0, self.epsilon
+        for _ in range(8):  # to half a per cent of the budget
+            middle = (low + high) / 2
+            one = Noise(multiplier_for(lambda m: [(Noise(m), 1)], middle, self.delta))
+            fits = epsilon([*before, (one, 1)], self.delta) <= self.epsilon
+            low, high = (middle, high) if fits else (low, middle)
+        left = f"one answer of ε = {low:.2g} would still fit" if low else "nothing more fits"
+        return f"{left}: ask for a smaller epsilon, or let its owner raise the budget"
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from vitrail.data.pictures import Dataset, Pictures
 from vitrail.engines.embedded import Crew, Embedded
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, Outcome, play
-from vitrail.methods.base import Method, Task
+from vitrail.methods.base import Incoming, Method, Task
 from vitrail.rng import Rng
 
 RUN = b"a run for tests!"
@@ -129,3 +129,19 @@ def same(a: Any, b: Any) -> bool:
         (x.dtype, x.shape) == (y.dtype, y.shape) and x.numpy().tobytes() == y.numpy().tobytes()
         for x, y in zip(tensors_a.values(), tensors_b.values(), strict=True)
     )
+
+
+def gan_answer(method: Any, data: Pictures, server: Any = None, rng: int = 2) -> Any:
+    """What a client says that is given both networks of a GAN."""
+    server = server or method.server_init(Rng((1,)))
+    told = Incoming(0, {n: server[n] for n in ("generator", "discriminator")})
+    return method.client_round({}, told, data, Rng((rng,)))[1].parts
+
+
+def rivals() -> Iterator[Pictures]:
+    """Data sets as unlike as can be, of different sizes."""
+    some = digits().train.take(np.arange(30))
+    for data in (some, some.take(np.arange(1))):
+        yield data
+        yield from (replace(data, pixels=np.full_like(data.pixels, v)) for v in (0, 255))
+        yield replace(data, labels=np.full_like(data.labels, 3))

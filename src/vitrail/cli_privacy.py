@@ -37,7 +37,7 @@ def audit(
 
     from vitrail.folder import Folder
     from vitrail.privacy.audit.show import show
-    from vitrail.privacy.audit.stored import FILE, audit_run, write
+    from vitrail.privacy.audit.stored import audit_run, write
     from vitrail.report import write_report
 
     console, place = Console(highlight=False), Folder(Path(folder))
@@ -54,7 +54,7 @@ def audit(
             tell=status.update,
         )
     show(found, console)
-    path = Path(out) if out else place.path / FILE
+    path = Path(out) if out else place.audit
     write(path, found)
     if not out:
         write_report([place.path], place.report)

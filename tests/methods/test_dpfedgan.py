@@ -1,7 +1,6 @@
 """DP-FedAvg-GAN: clients train D, the server noises the sum of what changed and trains G."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import kstest
 
-from tests.federation import digits, federate, quick, same
-from vitrail.methods.base import Incoming, Sums
+from tests.federation import digits, federate, gan_answer, quick, rivals, same
+from vitrail.methods.base import Sums
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.privacy.accounting import second_opinion
 from vitrail.rng import Rng
@@ -23,24 +22,10 @@ def sent(data):
     return {p.name: p.array() for p in decode(data).parts}
 
 
-def answer(method, data, server=None, rng=2):
-    server = server or method.server_init(Rng((1,)))
-    return method.client_round({}, Incoming(0, {n: server[n] for n in NAMES}), data, Rng((rng,)))[1].parts
-
-
-def rivals():
-    """Data sets as unlike as can be."""
-    some = digits().train.take(np.arange(30))
-    for data in (some, some.take(np.arange(1))):
-        yield data
-        yield from (replace(data, pixels=np.full_like(data.pixels, v)) for v in (0, 255))
-        yield replace(data, labels=np.full_like(data.labels, 3))
-
-
 def test_clients_train_d_alone_as_written_plainly():
     method = quick("dpfedgan")
     server, data, rng = method.server_init(Rng((1,))), digits().train.take(np.arange(16)), Rng((2,))
-    got = answer(method, data, server)["discriminator"]
+    got = gan_answer(method, data, server)["discriminator"]
     D, G = (
         from_vector(net, server[n])
         for n, net in zip(NAMES[::-1], (method.discriminator(), method.generator()), strict=True)
@@ -86,7 +71,7 @@ def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitiv
     method, most = quick("dpfedgan, dp-fedavg", clip=0.05, lr=0.1, wire=wire), 0.0
     server = method.server_init(Rng((1,)))
     starts = [{**server, "discriminator": server["discriminator"] * by} for by in (1, -1, 50, 1e15)]
-    updates = [answer(method, data, start)["discriminator"].astype(float) for start in starts for data in rivals()]
+    updates = [gan_answer(method, data, start)["discriminator"].astype(float) for start in starts for data in rivals()]
     for a in updates:
         assert np.linalg.norm(a) <= 0.05
         most = max(most, *(float(np.linalg.norm(a - b)) for b in updates))
@@ -120,6 +105,6 @@ def test_a_client_that_diverges_sends_nothing_rather_than_too_much():
     method = quick("dpfedgan, dp-fedavg")
     server = method.server_init(Rng((1,)))
     broken = {**server, "discriminator": np.full_like(server["discriminator"], 3e38)}
-    got = answer(method, digits().train.take(np.arange(20)), broken)["discriminator"]
+    got = gan_answer(method, digits().train.take(np.arange(20)), broken)["discriminator"]
     assert math.isfinite(float(np.abs(got).max()))
     assert np.linalg.norm(got.astype(float)) <= method.clip

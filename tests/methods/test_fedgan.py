@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from tests.federation import digits, federate, quick, same
+from tests.federation import digits, federate, gan_answer, quick, rivals, same
 from vitrail.artifact import open_model
 from vitrail.engines.replies import Failure
 from vitrail.errors import VitrailError
@@ -126,20 +126,6 @@ def test_half_precision_halves_the_bytes(tmp_path):
 NAMES = ("generator", "discriminator")
 
 
-def answer(method, data, server=None, rng=2):
-    server = server or method.server_init(Rng((1,)))
-    return method.client_round({}, Incoming(0, {n: server[n] for n in NAMES}), data, Rng((rng,)))[1].parts
-
-
-def rivals():
-    """Data sets as unlike as can be, of different sizes."""
-    some = digits().train.take(np.arange(30))
-    for data in (some, some.take(np.arange(1))):
-        yield data
-        yield from (replace(data, pixels=np.full_like(data.pixels, v)) for v in (0, 255))
-        yield replace(data, labels=np.full_like(data.labels, 3))
-
-
 @pytest.mark.parametrize("name", ["fedgan, dp-sgd", "fedgan, dp-fedavg"])
 def test_with_privacy_neither_losses_nor_the_number_of_pictures_leave(tmp_path, name):
     method = quick(name)
@@ -148,15 +134,17 @@ def test_with_privacy_neither_losses_nor_the_number_of_pictures_leave(tmp_path, 
     assert set(method.declares()) == {"generator", "discriminator"}
     assert all(len(o.answered) == 3 and not o.metrics for o in outcomes)
     few, many = (digits().train.take(np.arange(n)) for n in (2, 40))
-    assert {n: a.shape for n, a in answer(method, few).items()} == {n: a.shape for n, a in answer(method, many).items()}
+    assert {n: a.shape for n, a in gan_answer(method, few).items()} == {
+        n: a.shape for n, a in gan_answer(method, many).items()
+    }
 
 
 def test_all_that_dp_sgd_sends_depends_on_pictures_through_noised_sums_alone(monkeypatch):
     """Where those sums say nothing, clients with any pictures say the same."""
     method = quick("fedgan, dp-sgd")
-    assert not same(*(answer(method, data) for data in list(rivals())[:2]))
+    assert not same(*(gan_answer(method, data) for data in list(rivals())[:2]))
     monkeypatch.setattr(dpsgd, "private_sum", lambda net, *_: torch.zeros(sum(p.numel() for p in net.parameters())))
-    first, *others = (answer(method, data) for data in rivals())
+    first, *others = (gan_answer(method, data) for data in rivals())
     assert all(same(first, other) for other in others)
 
 
@@ -169,7 +157,7 @@ def test_without_noise_or_clipping_a_private_step_is_the_plain_one():
     pixels = draw.integers(0, 256, (16, 1, 16, 16), np.uint8)
     data = replace(digits().train.take(np.arange(16)), pixels=pixels)
     server = method.server_init(Rng((1,)))
-    got = answer(method, data, server)
+    got = gan_answer(method, data, server)
 
     nets = method.nets()
     G, D = (from_vector(nets[n], server[n]).train() for n in NAMES)
@@ -191,14 +179,14 @@ def test_without_noise_or_clipping_a_private_step_is_the_plain_one():
 def test_more_noise_moves_d_further_from_where_it_would_go():
     method = lambda m: quick("fedgan, dp-sgd", noise_multiplier=m, lr=1e-3)  # noqa: E731
     data = digits().train.take(np.arange(30))
-    plain, little, much = (answer(method(m), data)["discriminator"] for m in (1e-6, 0.05, 50.0))
+    plain, little, much = (gan_answer(method(m), data)["discriminator"] for m in (1e-6, 0.05, 50.0))
     assert 0 < np.linalg.norm(little - plain) < np.linalg.norm(much - plain)
 
 
 def test_a_step_in_which_nobody_is_drawn_is_a_step():
     method = quick("fedgan, dp-sgd", sample_rate=1e-9)
     data = digits().train.take(np.arange(30))
-    assert same(answer(method, data), answer(method, replace(data, pixels=255 - data.pixels)))
+    assert same(gan_answer(method, data), gan_answer(method, replace(data, pixels=255 - data.pixels)))
 
 
 def test_dp_sgd_refuses_a_discriminator_with_batch_norm():
@@ -213,7 +201,7 @@ def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitiv
     method, most = quick("fedgan, dp-fedavg", clip=0.05, lr=0.1, wire=wire), 0.0
     server = method.server_init(Rng((1,)))
     starts = [{n: server[n] * np.float32(by) for n in NAMES} for by in (1, -1, 50, 1e15)]
-    found = [answer(method, data, start) for start in starts for data in rivals()]
+    found = [gan_answer(method, data, start) for start in starts for data in rivals()]
     updates = [np.concatenate([parts[n].astype(float) for n in NAMES]) for parts in found]
     for a in updates:
         assert np.linalg.norm(a) <= 0.05

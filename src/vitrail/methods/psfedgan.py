@@ -23,12 +23,10 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import nn
 
 from vitrail.data.pictures import Pictures
@@ -39,6 +37,7 @@ from vitrail.methods import psfedgan_classifier as classifier
 from vitrail.methods import psfedgan_twin as twins
 from vitrail.methods import psfedgan_user as user
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.psfedgan_settings import PsFedGanSettings
 from vitrail.nets.classifier import classifier as network
 from vitrail.nets.dcgan import Generator
 from vitrail.nets.discriminators import discriminator
@@ -47,7 +46,6 @@ from vitrail.nets.mixture import Mixture, knows
 from vitrail.privacy import dpsgd
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.primitives import public
-from vitrail.privacy.settings import Private
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire import deltas
@@ -57,48 +55,8 @@ DIGEST = 32  # bytes of a key, and of a digest
 
 
 @dataclass(frozen=True)
-class PsFedGan(Private):
-    """PS-FedGAN's settings."""
-
-    privacy: Annotated[
-        Literal["none", "dp-sgd"], Field(description="dp-sgd: noise on D's gradients; all else follows from D")
-    ] = "none"
-    steps: Annotated[int, Field(ge=1, le=1000, description="steps of G, and so D's, in one message")] = 5
-    d_steps: Annotated[int, Field(ge=1, description="iterations of D in a step")] = 1
-    batch: Annotated[
-        int, Field(ge=2, description="pictures, and fakes, in a step; dp-sgd: fakes, and what sums are divided by")
-    ] = 64
-    width: Annotated[int, Field(ge=4, le=512, description="G's channels in the layer nearest to the picture")] = 32
-    z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
-    d_kind: Annotated[Literal["dcgan", "dense"], Field(description="D's architecture; a client may have its own")] = (
-        "dcgan"
-    )
-    d_width: Annotated[int, Field(ge=1, le=512, description="D's width; a client may have its own")] = 32
-    d_coding: Annotated[
-        Literal["plain", "delta"], Field(description="how D's travel, both exactly: float32, or coded changes of it")
-    ] = "plain"
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate")] = 2e-4
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
-    g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
-    label_sets: Annotated[
-        Literal["auto", "declared", "all"],
-        Field(description="l_t from the labels that a client says it has, or from all; auto: all with privacy"),
-    ] = "auto"
-    classifier_rounds: Annotated[
-        int, Field(ge=0, description="rounds at the end that train the server's classifier; at most half of all")
-    ] = 10
-    classifier_steps: Annotated[int, Field(ge=1, description="the classifier's steps in such a round")] = 50
-    classifier_batch: Annotated[int, Field(ge=2, description="pictures in a step of the classifier")] = 64
-    real_share: Annotated[
-        float, Field(ge=0, le=1, description="share of real pictures in the classifier's batch, where there are any")
-    ] = 0.25
-    clip: Annotated[float, Field(gt=0, description="dp-sgd: largest norm of one picture's gradient (C)")] = 1.0
-    sample_rate: Annotated[
-        float, Field(gt=0, le=1, description="dp-sgd: chance of a picture to be in a step; public, like batch")
-    ] = 0.05
-
-    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 210, "server_share": 0.01}
-    mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd",)
+class PsFedGan(PsFedGanSettings):
+    """PS-FedGAN's two halves."""
 
     def generator(self) -> Generator:
         """G_u or G_s, not yet initialised."""

@@ -88,7 +88,7 @@ def read_run(folder: Path, label: str, grids: int) -> Facts:
     rounds, damaged = read_rounds(place.metrics)
     about = read_about(place.model)
     evaluation, problem = read_evaluation(place.evaluation)
-    audit, trouble = read_audit(folder / "audit.json")
+    audit, trouble = read_audit(place.audit)
     ledger, doubt = ledger_table(folder)
     shown, left = read_grids(folder, grids)
     version = _VERSION.match(text)

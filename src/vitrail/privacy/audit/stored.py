@@ -24,8 +24,6 @@ from vitrail.privacy.ledger import read as read_ledger
 from vitrail.rng import Rng
 from vitrail.state import write_atomically
 
-FILE = "audit.json"
-
 
 @dataclass(frozen=True)
 class Audit:

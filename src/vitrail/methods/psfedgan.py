@@ -71,9 +71,9 @@ class PsFedGan(PsFedGanSettings):
         """The name of this party's own D_u."""
         return f"{self.d_kind}:{self.d_width}"
 
-    def adam(self, net: nn.Module, state: State | None) -> torch.optim.Adam:
-        """A network's Adam at this run's rate, its averages new or as they were."""
-        return gan.adam(net, self.lr, (self.beta1, 0.999), state)
+    def adam(self, net: nn.Module, state: State | None, lr: float | None = None) -> torch.optim.Adam:
+        """A network's Adam, at G's rate or another, its averages new or as they were."""
+        return gan.adam(net, lr or self.lr, (self.beta1, 0.999), state)
 
     @property
     def alone(self) -> int:
@@ -195,7 +195,8 @@ class PsFedGan(PsFedGanSettings):
             twin = self.twin(kept if goes_on else twins.begin(self.generator(), secret, generation))
             D = self.discriminator(name).to(self.task.device).train()
             for t, vector in enumerate(vectors):
-                twin.step(from_vector(D, vector), self.noise(int(parts["seed"][0]), t, labels), self.g_loss)
+                made = twin.makes(*self.noise(int(parts["seed"][0]), t, labels))
+                twin.step(from_vector(D, vector), made, self.g_loss)
         after = twin.state()
         digest = twins.digest(after, vectors, secret)
         if not hmac.compare_digest(digest, parts["digest"].tobytes()):

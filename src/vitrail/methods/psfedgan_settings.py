@@ -18,21 +18,22 @@ class PsFedGanSettings(Private):
     privacy: Annotated[
         Literal["none", "dp-sgd"], Field(description="dp-sgd: noise on D's gradients; all else follows from D")
     ] = "none"
-    steps: Annotated[int, Field(ge=1, le=1000, description="steps of G, and so D's, in one message")] = 5
+    steps: Annotated[int, Field(ge=1, le=1000, description="steps of G, and so D's, in one message")] = 10
     d_steps: Annotated[int, Field(ge=1, description="iterations of D in a step")] = 1
     batch: Annotated[
         int, Field(ge=2, description="pictures, and fakes, in a step; dp-sgd: fakes, and what sums are divided by")
-    ] = 64
-    width: Annotated[int, Field(ge=4, le=512, description="G's channels in the layer nearest to the picture")] = 32
+    ] = 16
+    width: Annotated[int, Field(ge=4, le=512, description="G's channels in the layer nearest to the picture")] = 16
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     d_kind: Annotated[Literal["dcgan", "dense"], Field(description="D's architecture; a client may have its own")] = (
         "dcgan"
     )
-    d_width: Annotated[int, Field(ge=1, le=512, description="D's width; a client may have its own")] = 32
+    d_width: Annotated[int, Field(ge=1, le=512, description="D's width; a client may have its own")] = 16
     d_coding: Annotated[
         Literal["plain", "delta"], Field(description="how D's travel, both exactly: float32, or coded changes of it")
     ] = "plain"
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate")] = 2e-4
+    lr: Annotated[float, Field(gt=0, description="G's learning rate, by Adam")] = 2e-3
+    d_lr: Annotated[float, Field(gt=0, description="D's learning rate, by Adam")] = 1e-3
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
     label_sets: Annotated[
@@ -52,5 +53,5 @@ class PsFedGanSettings(Private):
         float, Field(gt=0, le=1, description="dp-sgd: chance of a picture to be in a step; public, like batch")
     ] = 0.05
 
-    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 210, "server_share": 0.01}
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 90, "server_share": 0.01}
     mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd",)

@@ -77,6 +77,10 @@ class Twin:
         self.G = from_vector(G, kept["generator"]).train()
         self.optimizer = adam(self.G, kept["adam"])
 
+    def makes(self, z: Tensor, labels: Tensor | None) -> gan.Batch:
+        """G(z_t, l_t) with its graph, and l_t."""
+        return self.G(z, labels), labels
+
     @torch.no_grad()
     def fakes(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """G(z, l) as in training, but without a trace in BatchNorm's statistics: the server does not repeat it."""
@@ -88,11 +92,14 @@ class Twin:
             m.track_running_stats = True
         return made
 
-    def step(self, D: nn.Module, noise: gan.Batch, form: Literal["nonsaturating", "minimax"]) -> float:
-        """G^(t+1) <- F(G^(t)(z_t, l_t), D^(t+1)), the last two lines of Algorithm 1; returns G's loss."""
-        z, labels = noise
+    def step(self, D: nn.Module, made: gan.Batch, form: Literal["nonsaturating", "minimax"]) -> float:
+        """G^(t+1) <- F(G^(t)(z_t, l_t), D^(t+1)), the last two lines of Algorithm 1; returns G's loss.
+
+        `made` is G^(t)(z_t, l_t) and l_t: the client has it already, since D was trained on it.
+        """
+        x, labels = made
         D.requires_grad_(False)  # on the client it is in training, on the server it never was: the same graph for both
-        loss = gan.g_loss(D(self.G(z, labels), labels), form)
+        loss = gan.g_loss(D(x, labels), form)
         gan.step(self.optimizer, loss)
         D.requires_grad_(True)
         self.steps += 1

@@ -71,7 +71,7 @@ def train_d(
     source = run.source(rng.child("noise"))
     real = gan.pictures(data, dpsgd.poisson(source, len(data), run.sample_rate), run.task)
     total = dpsgd.private_sum(D, loss_on_real, real, run.clip, run.mechanism.sigma, source)
-    total += dpsgd.clipped_sum(D, loss_on_fakes, fakes, run.clip)
+    total += dpsgd.clipped_sum(D, loss_on_fakes, (fakes[0].detach(), fakes[1]), run.clip)
     dpsgd.set_gradient(D, total / run.batch)  # a public number, however many pictures were drawn
     optimizer.step()
     return 0.0
@@ -83,13 +83,15 @@ def steps(run: PsFedGan, before: State, data: Pictures, seed: int, rng: Rng) -> 
     with one_thread(), torch.enable_grad():
         twin = run.twin(before)
         D = from_vector(run.discriminator(run.architecture), before["discriminator"]).to(run.task.device).train()
-        optimizer = run.adam(D, before["d_adam"])
+        optimizer = run.adam(D, before["d_adam"], run.d_lr)
         for t in range(run.steps):
-            for j in reversed(range(run.d_steps)):  # the last one on G_u(z_t, l_t) itself, as in Algorithm 1
+            for j in range(run.d_steps - 1, 0, -1):
                 z, y = run.noise(seed, t, labels, j)
-                loss_d = train_d(run, D, optimizer, data, (twin.fakes(z, y), y), rng.child("step", t, j))
+                train_d(run, D, optimizer, data, (twin.fakes(z, y), y), rng.child("step", t, j))
+            made = twin.makes(*run.noise(seed, t, labels))  # the last iteration of D is on G_u(z_t, l_t) itself
+            loss_d = train_d(run, D, optimizer, data, made, rng.child("step", t, 0))
             vectors.append(to_vector(D))  # published: (D_u^(t+1), z_t, l_t)
-            losses.append((twin.step(D, run.noise(seed, t, labels), run.g_loss), loss_d))
+            losses.append((twin.step(D, made, run.g_loss), loss_d))
     after = {**twin.state(), "architecture": run.architecture}
     after |= {"discriminator": vectors[-1], "d_adam": optimizer.state_dict()["state"]}
     rows = np.stack(vectors)

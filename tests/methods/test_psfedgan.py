@@ -115,14 +115,14 @@ def secret_of(fed, folder, client):
 
 
 def test_the_steps_are_algorithm_1_written_plainly():
-    method = small(d_steps=2, lr=0.01, d_lr=0.005)
+    method = small(d_steps=2, lr=0.01, d_lr=0.02)
     server, state = beginning(method)
     data = digits().train.take(np.arange(24))
     after, parts = one_round(method, server, state)
 
     G = from_vector(method.generator(), after["before"]["generator"]).train()
     D = from_vector(method.discriminator("dcgan:4"), after["before"]["discriminator"])
-    opt_g, opt_d = (torch.optim.Adam(n.parameters(), lr, (0.5, 0.999)) for n, lr in ((G, 0.01), (D, 0.005)))
+    opt_g, opt_d = (torch.optim.Adam(n.parameters(), lr, (0.5, 0.999)) for n, lr in ((G, 0.01), (D, 0.02)))
     labels, seed = np.unique(data.labels), int(parts["seed"][0])
     statistics = {k: v.clone() for k, v in G.state_dict().items() if "running" in k}
     for t in range(2):

@@ -198,7 +198,8 @@ def test_an_eavesdropper_with_every_message_but_not_the_seed_gets_another_g(long
         for client, data in traffic.replies:
             parts = {p.name: p.array() for p in decode(data).parts}
             for t, vector in enumerate(parts["discriminators"] if client == c else ()):
-                twin.step(from_vector(D, vector), method.noise(int(parts["seed"][0]), t, labels), method.g_loss)
+                made = twin.makes(*method.noise(int(parts["seed"][0]), t, labels))
+                twin.step(from_vector(D, vector), made, method.g_loss)
         return twin.state()["generator"]
 
     G = private(folder, c)["now"]["generator"]

@@ -27,6 +27,8 @@ QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough
     "mdgan": {"width": 4, "z": 8, "batch": 16, "k": 2, "swap_every": 1},
     "gswgan": {"width": 4, "z": 8, "batch": 8, "pool": 16, "d_steps": 2, "d_batch": 8, "asked": 3},
     "dpfedgan": {"width": 4, "z": 8, "batch": 16, "g_steps": 2},
+    **{name: {"local_steps": 3, "batch": 8} for name in ("fedavg", "fedprox", "scaffold", "naivemix", "fedmix")},
+    "sdafl": {"local_steps": 3, "batch": 8, "gan_steps": 3, "width": 4, "z": 8, "made": 12, "sure": 0.11},
     "psfedgan": {
         "width": 4,
         "z": 8,

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vitrail.artifact import Generator, load
+    from vitrail.artifact import Classifier, Generator, load, load_classifier
     from vitrail.run import Run, resume, train
 
-__all__ = ["Generator", "Run", "__version__", "load", "resume", "train"]
+__all__ = ["Classifier", "Generator", "Run", "__version__", "load", "load_classifier", "resume", "train"]
 
-_WHERE = {"Generator": "artifact", "load": "artifact", "Run": "run", "resume": "run", "train": "run"}
+_WHERE = dict.fromkeys(("Classifier", "Generator", "load", "load_classifier"), "artifact")
+_WHERE |= dict.fromkeys(("Run", "resume", "train"), "run")
 
 
 def __getattr__(name: str) -> object:

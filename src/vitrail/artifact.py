@@ -20,6 +20,7 @@ from vitrail.rng import Rng
 FORMAT = 2
 PARTS = {"kind", "names", "about", "model"}
 BATCH = 256
+MODEL = "model.safetensors"  # in a run's folder
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ def save_model(path: Path, model: Model, classes: Sequence[str], about: dict[str
 
 def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | None = None) -> Generator:
     """A generator from what a method produced, exactly as it would be after a trip through a file."""
+    if model.kind == "classifier":
+        raise VitrailError("this is a classifier, which makes no pictures; vitrail.load_classifier reads it")
     if not isinstance(model.kind, str) or model.kind not in READERS:
         raise Malformed(f"a model of kind {model.kind!r}; known are {', '.join(READERS)}: is this version too old?")
     try:
@@ -162,7 +165,7 @@ def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | Non
 
 def load(path: str | Path) -> Generator:
     """Load a generator from a model file, or from a run's folder."""
-    path, tree = _read(Path(path), "model.safetensors")
+    path, tree = _read(Path(path), MODEL)
     try:
         return open_model(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
     except Malformed as e:
@@ -199,7 +202,7 @@ def open_classifier(model: Model, classes: Sequence[str], about: dict[str, Any] 
         raise Malformed(f"a model of kind {model.kind!r} is no classifier")
     try:
         shape = tuple(model.tree["shape"])
-        net = classifier(shape[0], model.tree["classes"])
+        net = classifier(shape[0], model.tree["classes"], model.tree.get("norm", "batch"))
         net.load_state_dict(model.tree["weights"])
         return Classifier(net.eval(), shape, tuple(classes[: model.tree["classes"]]), about or {})
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as e:
@@ -207,12 +210,18 @@ def open_classifier(model: Model, classes: Sequence[str], about: dict[str, Any] 
 
 
 def load_classifier(path: str | Path) -> Classifier:
-    """Load a classifier from a model file, or from a run's folder."""
-    path, tree = _read(Path(path), "classifier.safetensors")
+    """Load a classifier from a model file, or from a run's folder: beside its generator, or all that it made."""
+    path = Path(path)
+    path, tree = _read(path, "classifier.safetensors" if (path / "classifier.safetensors").exists() else MODEL)
     try:
         return open_classifier(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
     except Malformed as e:
         raise Malformed(f"{path}: {e}") from e
+
+
+def kind_of(path: Path) -> str:
+    """What a model file holds."""
+    return str(_read(path, MODEL)[1]["kind"])
 
 
 def _read(path: Path, name: str) -> tuple[Path, dict[str, Any]]:

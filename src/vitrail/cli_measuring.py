@@ -96,7 +96,9 @@ def compare(
     seeds: Annotated[str, typer.Option(help="how many seeds (3 means 0, 1, 2), or which (0,7 or 7,)")] = "1",
     out: Annotated[str, typer.Option("-o", "--out", help="the comparison's folder")] = "",
     n: Annotated[int, typer.Option("-n", "--number", min=10, help="pictures that each model makes")] = 2000,
-    metrics: Annotated[str, typer.Option(help="families, by commas: see `vitrail list`")] = "fd-vitrail,oracle",
+    metrics: Annotated[str, typer.Option(help="families, by commas: see `vitrail list`")] = (
+        "fd-vitrail,oracle,classifier"
+    ),
     fid_n: Annotated[int, typer.Option(min=10, help="pictures, real and made, for fid")] = 2000,
     best: Annotated[bool, typer.Option("--best", help="measure each run's best round in place of its last")] = False,
 ) -> None:

@@ -42,7 +42,7 @@ class Asked:
 
     best: bool = False
     n: int = 2000
-    families: Sequence[str] = ("fd-vitrail", "oracle")
+    families: Sequence[str] = ("fd-vitrail", "oracle", "classifier")
     fid_n: int = 2000
 
 
@@ -160,7 +160,7 @@ def _measure(folder: Folder, asked: Asked, ruler: str | None) -> list[Measure]:
     if known is None:
         s = config.resolve(str(folder.settings), {})
         data = load_data(s.data, size=s.size, held_out=s.held_out)
-        _, columns = evaluate_stored(model, data, **how)
+        _, columns = evaluate_stored(folder.path if model == folder.model else model, data, **how)
         write(kept, data, columns)
         known = list(columns[0].measures)
     return known

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitrail import state as store
-from vitrail.artifact import Generator, load
+from vitrail.artifact import Classifier, Generator, kind_of, load, load_classifier
 from vitrail.errors import Malformed
 from vitrail.nets.masked import Ensemble
 from vitrail.report.quantities import size
@@ -23,10 +23,12 @@ MEANING = {
     "masked": "frozen random signs by a seed, and one bit a weight that keeps it or not",
     "ensemble": "frozen random signs by a seed, and a probability a weight: a new mask for every batch",
     "dcgan": "ordinary weights",
+    "classifier": "ordinary weights; it names pictures and makes none",
     "mixture": "several generators of ordinary weights; noise says which of those that know a label is used",
 }
 CODED = {("masked", "mask"), ("ensemble", "scores")}  # parts that stand for a number a weight
 STORED = "stored with the weights"
+NONE = "not there: it has GroupNorm"
 LABELS = {"vitrail": "made with vitrail", "data": "trained on", "seed": "seed of the run", "held_out": "share held out"}
 RECOMPUTED = "not stored: computed when loading, from noise that the seed gives"
 
@@ -35,12 +37,12 @@ def inspect_model(path: str | Path) -> dict[str, Any]:
     """All that is known of a model file, or of the model in a run's folder, as plain values."""
     path = Path(path)
     path = path / "model.safetensors" if path.is_dir() else path
-    generator = load(path)  # refuses what is no model
+    net = load_classifier(path) if kind_of(path) == "classifier" else load(path)  # refuses what is no model
     tree = store.load(path)
     kind, model = tree["kind"], tree["model"]
-    if not isinstance(generator.about, dict):
-        raise Malformed(f"{path}: what it says of itself is {generator.about!r}, not a table")
-    parameters = sum(p.numel() for p in generator.net.parameters())
+    if not isinstance(net.about, dict):
+        raise Malformed(f"{path}: what it says of itself is {net.about!r}, not a table")
+    parameters = sum(p.numel() for p in net.net.parameters())
     arrays = (*_arrays(model), *_arrays(tree["about"], "about"))
     parts = [_part(name, array, kind, parameters) for name, array in arrays]
     whole = path.stat().st_size
@@ -52,15 +54,19 @@ def inspect_model(path: str | Path) -> dict[str, Any]:
         "kind": kind,
         "meaning": MEANING.get(kind, ""),
         "architecture": str(model.get("generator", kind)),
-        "z": generator.z,
-        "shape": list(generator.shape),
-        "classes": list(map(str, generator.classes)),
+        "z": net.z if isinstance(net, Generator) else 0,
+        "shape": list(net.shape),
+        "classes": list(map(str, net.classes)),
         "parameters": parameters,
         "settings": {k: plain(v) for k, v in model.items() if v is None or isinstance(v, str | int | float)},
-        **_mask(kind, generator),
-        "batch_norm": RECOMPUTED if kind in ("masked", "ensemble") else STORED,
+        **_mask(kind, net),
+        "batch_norm": RECOMPUTED
+        if kind in ("masked", "ensemble")
+        else NONE
+        if model.get("norm") == "group"
+        else STORED,
         "parts": [*parts, {"name": "header", "type": "json", "bytes": header}],
-        "about": plain(generator.about),
+        "about": plain(net.about),
     }
 
 
@@ -75,14 +81,14 @@ def plain(node: Any) -> Any:
     return str(node) if isinstance(node, float) and not math.isfinite(node) else node
 
 
-def _mask(kind: str, generator: Generator) -> dict[str, Any]:
+def _mask(kind: str, model: Generator | Classifier) -> dict[str, Any]:
     """How many elements a mask has, and which share of them is one; of an ensemble, the share to be expected."""
     if kind == "masked":
-        weights = [p for p in generator.net.parameters() if p.ndim == 4]
+        weights = [p for p in model.net.parameters() if p.ndim == 4]
         elements, ones = sum(w.numel() for w in weights), sum(int(w.count_nonzero()) for w in weights)
         return {"mask": {"elements": elements, "ones": ones, "share": ones / elements}}
-    if isinstance(generator.net, Ensemble):
-        theta = generator.net.theta
+    if isinstance(model.net, Ensemble):
+        theta = model.net.theta
         return {"mask": {"elements": theta.numel(), "share": float(theta.double().mean())}}
     return {}
 
@@ -147,7 +153,7 @@ def _network(found: dict[str, Any]) -> dict[str, str]:
         "kind": f"{found['kind']}: {found['meaning']}",
         "architecture": found["architecture"] + "".join(f", {k} {v}" for k, v in own.items()),
         "pictures": f"{' x '.join(map(str, found['shape']))} (channels x height x width)",
-        "noise": f"{found['z']} numbers a picture",
+        **({"noise": f"{found['z']} numbers a picture"} if found["z"] else {}),
         "classes": f"{len(found['classes'])}: {few}" if few else "none: trained without labels",
         "weights": f"{found['parameters']:,}",
     }

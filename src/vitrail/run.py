@@ -14,7 +14,7 @@ import numpy as np
 
 from vitrail import __version__, config
 from vitrail import state as store
-from vitrail.artifact import Generator, load, open_model, save_model
+from vitrail.artifact import Classifier, Generator, load, load_classifier, open_classifier, open_model, save_model
 from vitrail.board import Board
 from vitrail.config import Settings
 from vitrail.data import draw_partition
@@ -93,6 +93,11 @@ class Run:
     def generator(self) -> Generator:
         """What came out, loaded from the stored model."""
         return load(self.folder)
+
+    @property
+    def classifier(self) -> Classifier:
+        """The classifier that came out, where the method makes one, loaded from its file."""
+        return load_classifier(self.folder)
 
 
 def train(method: str, *, data: Any = None, progress: bool = False, watch: Watch | None = None, **settings: Any) -> Run:
@@ -180,7 +185,7 @@ def _go(plan: Plan, watch: Watch) -> Run:
                 f"mend that, then repeat the run with `vitrail run {folder.settings} out=...`"
             )
         ledger.closes()
-        _finish(plan, fed, {"ruler": gauge.ruler} if gauge else {}, ledger)
+        _finish(plan, fed, gauge, ledger)
     write_report([folder.path], folder.report)
     run = Run(folder.path, s, folder.rows())
     watch.end(run)
@@ -212,18 +217,22 @@ def _look(
     drawn = fed.round in {round((i + 1) * s.rounds / s.grids) for i in range(s.grids)}
     every = s.measure_every or math.ceil(s.rounds / 10)
     measured = gauge is not None and (fed.round % every == 0 or fed.round == s.rounds)
-    model = plan.method.products(fed.server).get("generator") if drawn or measured else None
-    if model is None:
-        return row, best
-    generator = open_model(model, plan.data.classes)
-    if drawn:
+    products = plan.method.products(fed.server) if drawn or measured else {}
+    generator = open_model(products["generator"], plan.data.classes) if "generator" in products else None
+    if generator and drawn:
         folder.samples.mkdir(exist_ok=True)
         generator.grid(folder.samples / f"round-{fed.round:04d}.png", generator.page)
-    if gauge and measured and (fd := gauge(generator)) is not None:
+    if gauge is None or not measured:
+        return row, best
+    if generator and (fd := gauge.distance(generator)) is not None:
         row = {**row, "fd": fd}
-        if best is None or fd < best["fd"]:
-            best = {"round": fed.round, "fd": fd}
-            _keep(plan, fed, {"generator": folder.best}, [*folder.rows(), row], best | {"ruler": gauge.ruler}, ledger)
+    if "classifier" in products:
+        row = {**row, "accuracy": gauge.accuracy(open_classifier(products["classifier"], plan.data.classes))}
+    name, goal = ("generator", "fd") if generator else ("classifier", "accuracy")
+    if goal in row and (best is None or (row[goal] < best[goal] if goal == "fd" else row[goal] > best[goal])):
+        best = {"round": fed.round, goal: row[goal]}
+        more = best | ({"ruler": gauge.ruler} if generator else {})
+        _keep(plan, fed, {name: folder.best}, [*folder.rows(), row], more, ledger)
     return row, best
 
 
@@ -278,13 +287,15 @@ def _keep(
         save_model(path, products[name], plan.data.classes, about | more)
 
 
-def _finish(plan: Plan, fed: Federation, more: dict[str, Any], ledger: RunLedger) -> None:
-    """Write what came out."""
-    folder = plan.folder
+def _finish(plan: Plan, fed: Federation, gauge: Gauge | None, ledger: RunLedger) -> None:
+    """Write what came out: the generator as the model, or the classifier where there is no other."""
+    folder, products = plan.folder, plan.method.products(fed.server)
+    model = "generator" if "generator" in products else "classifier"
     # The model last: where it stands, all else does.
-    names = sorted(plan.method.products(fed.server), key=lambda n: n == "generator")
-    places = {n: folder.model if n == "generator" else folder.path / f"{n}.safetensors" for n in names}
-    _keep(plan, fed, places, folder.rows(), more, ledger)
-    if folder.model.exists():
+    names = sorted(products, key=lambda n: n == model)
+    places = {n: folder.model if n == model else folder.path / f"{n}.safetensors" for n in names}
+    measured = {"ruler": gauge.ruler} if gauge and model == "generator" else {}
+    _keep(plan, fed, places, folder.rows(), measured, ledger)
+    if model == "generator":
         generator = load(folder.model)
         generator.grid(folder.path / "samples.png", generator.page)

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from vitrail.compare import Asked, Entry
 from vitrail.config import to_dict
@@ -130,8 +131,14 @@ def _costs(e: Entry, asked: Asked) -> list[str]:
         return [""] * 5
     rows = [Folder(f).rows() for f in e.runs]
     model = [(Folder(f).best if asked.best else Folder(f).model).stat().st_size for f in e.runs]
-    measured = [[r for r in run if "fd" in r] for run in rows]
-    best = [min(run, key=lambda r: r["fd"])["round"] + 1 if asked.best and run else 0 for run in measured]
+    best = [_best(run) if asked.best else 0 for run in rows]
     which = ", ".join(str(b or len(run)) for b, run in zip(best, rows, strict=True))
     up, down = (mean(sum(r[k] for r in run) for run in rows) for k in ("bytes_up", "bytes_down"))
     return [which, size(up), size(down), size(mean(model)), f"{mean(map(_seconds, e.runs)):.0f}"]
+
+
+def _best(rows: Sequence[dict[str, Any]]) -> int:
+    """The best measured round: by distance, or by accuracy where no pictures are made; 0 where none was measured."""
+    goal, sign = ("fd", 1) if any("fd" in r for r in rows) else ("accuracy", -1)
+    measured = [r for r in rows if goal in r]
+    return int(min(measured, key=lambda r: sign * r[goal])["round"]) + 1 if measured else 0

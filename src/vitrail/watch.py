@@ -91,7 +91,7 @@ class Terminal:
     def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
         """A round is over."""
         self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
-        measured = {**outcome.metrics, **({"fd": row["fd"]} if "fd" in row else {})}
+        measured: dict[str, float] = {**outcome.metrics, **{k: row[k] for k in ("fd", "accuracy") if k in row}}
         metrics = " ".join(f"{k} {number(v)}" for k, v in measured.items())
         news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
         self.progress.update(self.task, advance=1, news=news)
@@ -120,15 +120,19 @@ class Terminal:
         self.console.print(f"\n[bold green]done[/bold green]: rounds {len(run.rows)}, clients {clients}")
         self.console.print(f"  sent    {size(self.up)} up, {size(self.down)} down in all; {each}")
         self.console.print(f"  model   {escape(str(model))} ({size(model.stat().st_size)})")
-        best = min((row for row in run.rows if "fd" in row), key=lambda row: row["fd"], default=None)
+        drawn = (run.folder / "samples.png").exists()
+        goal, sign = ("fd", 1) if drawn else ("accuracy", -1)
+        best = min((row for row in run.rows if goal in row), key=lambda row: sign * row[goal], default=None)
         if best:
             kept = escape(str(run.folder / "best.safetensors"))
-            self.console.print(f"  best    {kept} (round {best['round'] + 1}, fd {number(best['fd'])})")
-        self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")
+            self.console.print(f"  best    {kept} (round {best['round'] + 1}, {goal} {number(best[goal])})")
+        if drawn:
+            self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")
         self.console.print(f"  report  {escape(str(run.folder / 'report.html'))}")
         self.console.print(f"  privacy {escape(run.privacy)}", soft_wrap=True)
         where = escape(str(run.folder))
-        self.console.print(f"  more pictures: vitrail sample {where} -n 64 -o grid.png", soft_wrap=True)
+        if drawn:
+            self.console.print(f"  more pictures: vitrail sample {where} -n 64 -o grid.png", soft_wrap=True)
         self.console.print(f"  how good is it: vitrail evaluate {where}", soft_wrap=True)
 
     def stop(self) -> None:

@@ -4,14 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from tests.federation import PRIVATE, RUN, digits, federate, quick, same, shares
-from vitrail.artifact import load, open_model, save_model
+from vitrail.artifact import load, load_classifier, open_classifier, open_model, save_model
 from vitrail.data.pictures import Pictures
 from vitrail.engines.client import Client
 from vitrail.engines.replies import Failure, read_reply
 from vitrail.engines.rounds import Federation
+from vitrail.errors import VitrailError
 from vitrail.methods import METHODS
+from vitrail.methods.classifying import Classifying
 from vitrail.rng import Rng
 from vitrail.state import load as load_state
 from vitrail.state import save as save_state
@@ -200,9 +203,13 @@ def test_a_client_that_drops_out_comes_back(name, unbroken, tmp_path):
 
 
 @every
-def test_unlabelled_pictures_train_too(name, tmp_path):
+def test_unlabelled_pictures_train_too_or_are_refused(name, tmp_path):
     method = quick(name)
     method = replace(method, task=replace(method.task, classes=0))
+    if isinstance(method, Classifying):
+        with pytest.raises(VitrailError, match="needs labels"):
+            method.declares()
+        return
     train = Pictures(digits().train.pixels)
     fed, outcomes, _ = federate(method, tmp_path, train=train)
     assert all(len(o.answered) == 3 for o in asking(outcomes)), outcomes[0].left_out
@@ -215,19 +222,30 @@ def test_training_changes_the_model(name, unbroken):
     fed, *_ = unbroken(name)
     method = quick(name)
     start = method.server_init(Rng((5,)).child("server", "init"))
-    assert not same(method.products(start)["generator"].tree, method.products(fed.server)["generator"].tree)
+    assert not same(product(method, start).tree, product(method, fed.server).tree)
 
 
 @every
-def test_the_stored_model_makes_the_same_pictures_in_range(name, unbroken, tmp_path):
+def test_the_stored_model_is_the_one_that_was_made(name, unbroken, tmp_path):
     fed, *_ = unbroken(name)
-    model = quick(name).products(fed.server)["generator"]
+    model = product(quick(name), fed.server)
     save_model(tmp_path / "m.safetensors", model, CLASSES, {"made": "here"})
+    assert in_range(quick(name), fed)
+    if model.kind == "classifier":
+        shown = torch.rand(9, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+        says = load_classifier(tmp_path / "m.safetensors").logits(shown)
+        assert says.equal(open_classifier(model, CLASSES).logits(shown))
+        return
     stored, direct = load(tmp_path / "m.safetensors"), open_model(model, CLASSES)
     assert stored.sample(20, seed=3).equal(direct.sample(20, seed=3))
     assert not stored.sample(20, seed=3).equal(stored.sample(20, seed=4))
     assert stored.sample(7, label=3, seed=1).equal(stored.sample(7, label=[3] * 7, seed=1))
-    assert in_range(quick(name), fed)
+
+
+def product(method, server):
+    """What a method is for: its generator, or its classifier where it makes no pictures."""
+    made = method.products(server)
+    return made.get("generator") or made["classifier"]
 
 
 def asking(outcomes):
@@ -238,5 +256,10 @@ def asking(outcomes):
 
 
 def in_range(method, fed):
-    x = open_model(method.products(fed.server)["generator"], CLASSES).sample(30)
+    """Whether pictures are pictures and differ; of a classifier, whether what it says are numbers and differ."""
+    model = product(method, fed.server)
+    if model.kind == "classifier":
+        says = open_classifier(model, CLASSES).logits(torch.rand(30, 1, 8, 8))
+        return says.shape == (30, 10) and says.isfinite().all() and not says[0].equal(says[10])
+    x = open_model(model, CLASSES).sample(30)
     return x.shape == (30, 1, 8, 8) and x.min() >= 0 and x.max() <= 1 and not x[0].equal(x[10])

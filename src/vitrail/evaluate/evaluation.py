@@ -26,13 +26,18 @@ LABELLED = ("fd-oracle", "oracle", "learner")
 FEWEST = 10  # pictures of a kind below which nothing is measured
 
 
-class Maker(Protocol):
-    """What is measured: a generator, or anything that gives pictures in [0, 1] with their labels."""
+class Shaped(Protocol):
+    """What knows pictures of one shape and some classes."""
 
     @property
     def shape(self) -> tuple[int, int, int]: ...
     @property
     def classes(self) -> tuple[str, ...]: ...
+
+
+class Maker(Shaped, Protocol):
+    """What is measured: a generator, or anything that gives pictures in [0, 1] with their labels."""
+
     @property
     def about(self) -> dict[str, Any]: ...
     def batches(self, n: int, label: Any = None, seed: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -87,9 +92,11 @@ def evaluate(
     _, test = halves(data.test)
     truth = test.labels if len(generator.classes) > 1 else None
     lacking = LABELLED if truth is None else ()
-    chosen = check_families(f for f in FAMILIES if f != "fid" and f not in lacking) if families is None else (
+    chosen = check_families(f for f in FAMILIES if f not in ("fid", "classifier", *lacking)) if families is None else (
         check_families(families)
     )  # fmt: skip
+    if "classifier" in chosen:
+        raise VitrailError("classifier: this measures a run that made one, such as of psfedgan; give the run's folder")
     if unfit := [name for name in chosen if name in lacking]:
         raise VitrailError(f"{', '.join(unfit)}: needs two classes or more, which the model or the data lacks")
     if min(n, len(test)) < FEWEST:
@@ -124,16 +131,16 @@ def as_stored(x: Tensor) -> Tensor:
     return (x * 255).round() / 127.5 - 1
 
 
-def check_fits(generator: Maker, data: Dataset) -> None:
+def check_fits(model: Shaped, data: Dataset) -> None:
     """Refuse pictures of another shape, or classes of another kind."""
-    if generator.shape != data.shape:
-        made, has = (" x ".join(map(str, shape)) for shape in (generator.shape, data.shape))
+    if model.shape != data.shape:
+        made, has = (" x ".join(map(str, shape)) for shape in (model.shape, data.shape))
         raise VitrailError(
             f"what is measured has pictures of {made} (channels, height, width), data={data.name} has {has}; "
             "measure it against data like that it was trained on"
         )
-    if generator.classes and data.classes and data.test.labels is not None and generator.classes != data.classes:
-        few = [", ".join(c[:5]) + ", ..." * (len(c) > 5) for c in (generator.classes, data.classes)]
+    if model.classes and data.classes and data.test.labels is not None and model.classes != data.classes:
+        few = [", ".join(c[:5]) + ", ..." * (len(c) > 5) for c in (model.classes, data.classes)]
         raise VitrailError(
             f"the model knows the classes {few[0]}, data={data.name} has {few[1]}; measure it against data with the "
             "same classes"

@@ -71,6 +71,12 @@ def judge(net: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return (logits.argmax(1) == y).double(), logits.softmax(1).gather(1, y[:, None])[:, 0]
 
 
+def accuracy(net: nn.Module, test: Pictures) -> Measure:
+    """The share of held-out pictures that a classifier names rightly."""
+    right, _ = confidence(net, test)
+    return Measure("accuracy", *share(right), len(right), 0, "higher", "classifier", "the run's own classifier")
+
+
 @dataclass(frozen=True)
 class Oracle:
     """A classifier trained on real pictures, and what it does on real pictures that it was not trained on."""

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import config
-from vitrail.artifact import Generator, load
+from vitrail.artifact import Classifier, Generator, kind_of, load, load_classifier
 from vitrail.config import Settings
 from vitrail.data import load as load_data
 from vitrail.data.pictures import Dataset
+from vitrail.determinism import one_thread
 from vitrail.errors import VitrailError
-from vitrail.evaluate.evaluation import evaluate
+from vitrail.evaluate.evaluation import check_families, check_fits, evaluate, halves
 from vitrail.evaluate.kept import Column, file_digest
+from vitrail.evaluate.measure import Measure
+from vitrail.evaluate.oracle import accuracy
 from vitrail.folder import Folder, public_name
 from vitrail.problems import GIVEN
 
@@ -41,35 +44,58 @@ def evaluate_stored(
         files["best round"] = place.best
     if ensemble:
         files[ENSEMBLE] = place.path / "ensemble.safetensors"
-    generators = {name: _load(place, name, path) for name, path in files.items()}
-    found = data if isinstance(data, Dataset) else _data(where, next(iter(generators.values())), data)
-    chosen = None if families is None else list(families)
+    models = {name: _load(place, name, path) for name, path in files.items()}
+    found = data if isinstance(data, Dataset) else _data(where, next(iter(models.values())), data)
+    chosen = None if families is None else check_families(families)
     asked = {"families": chosen, **more}
     columns = []
-    for name, generator in generators.items():
+    for name, model in models.items():
         tell(name)
-        measures = evaluate(generator, found, families=chosen, tell=tell, **more)
+        classifier = model if isinstance(model, Classifier) else None
+        if run and name == "stored model" and (place.path / "classifier.safetensors").exists():
+            classifier = load_classifier(place.path)
+        measures: list[Measure] = []
+        drawn = None if chosen is None else [f for f in chosen if f != "classifier"]
+        if isinstance(model, Generator) and drawn != []:
+            measures += evaluate(model, found, families=drawn, tell=tell, **more)
+        if classifier and (chosen is None or "classifier" in chosen):
+            measures.append(_accuracy(classifier, found))
+        if not measures:
+            what = "made no classifier" if isinstance(model, Generator) else "is a classifier, which makes no pictures"
+            raise VitrailError(
+                f"{where}: it {what}, so {', '.join(chosen or [])} cannot be measured; leave --metrics out"
+            )
         columns.append(Column(name, files[name].name, file_digest(files[name]), asked, measures))
     return found, columns
 
 
-def _load(place: Folder, name: str, path: Path) -> Generator:
+def _accuracy(classifier: Classifier, data: Dataset) -> Measure:
+    """A run's classifier on the held-out pictures that judge."""
+    check_fits(classifier, data)
+    _, test = halves(data.test)
+    if test.labels is None or not len(test):
+        raise VitrailError(f"data={data.name} has no labelled held-out pictures; measure a classifier on others")
+    with one_thread():
+        return accuracy(classifier.net, test)
+
+
+def _load(place: Folder, name: str, path: Path) -> Generator | Classifier:
     if not path.exists() and name != "stored model":
         raise VitrailError(f"there is no {path}: this run kept no {name.partition(' (')[0]}; leave the option out")
     if not path.exists() and place.settings.exists():
         raise VitrailError(f"{place.path} has no model yet: `vitrail resume {place.path}` finishes the run")
-    return load(path)
+    return load_classifier(path) if kind_of(path) == "classifier" else load(path)
 
 
-def _data(where: Path, generator: Generator, named: str | None) -> Dataset:
+def _data(where: Path, model: Generator | Classifier, named: str | None) -> Dataset:
     """The data asked for, else what the model was trained on; at the model's size, divided as its run divided it."""
-    own = str(generator.about.get("data", ""))
+    own = str(model.about.get("data", ""))
     settings = _settings(where, own)
     name = named or (settings.data if settings else own)
     if not name or name == GIVEN:
         raise VitrailError("the model does not say which data it was trained on; name some with --data")
-    held_out = generator.about.get("held_out", settings.held_out if settings else 0.2)
-    return load_data(name, size=generator.shape[1], held_out=held_out)
+    held_out = model.about.get("held_out", settings.held_out if settings else 0.2)
+    return load_data(name, size=model.shape[1], held_out=held_out)
 
 
 def _settings(where: Path, data: str) -> Settings | None:

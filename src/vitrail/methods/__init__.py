@@ -28,6 +28,12 @@ METHODS: dict[str, tuple[str, str]] = {
         "vitrail.methods.psfedgan:PsFedGan",
         "the server grows each client's generator from its discriminators and a secret seed; trains a classifier",
     ),
+    "fedavg": ("vitrail.methods.fedavg:FedAvg", "no generator: one classifier, averaged over the clients"),
+    "fedprox": ("vitrail.methods.fedavg:FedProx", "the same, each client held near the global network"),
+    "scaffold": ("vitrail.methods.scaffold:Scaffold", "the same, local steps corrected by control variates"),
+    "naivemix": ("vitrail.methods.fedmix:NaiveMix", "the same, pictures mixed with means of others' pictures"),
+    "fedmix": ("vitrail.methods.fedmix:FedMix", "the same, mixup approximated from means of others' pictures"),
+    "sdafl": ("vitrail.methods.sdafl:SdaFl", "the same, helped by pictures that clients' own GANs made once"),
     "gswgan": (
         "vitrail.methods.gswgan:GsWgan",
         "one generator on the server, a Wasserstein critic per client; gradients can be private",

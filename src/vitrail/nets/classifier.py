@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def classifier(channels: int, classes: int) -> nn.Sequential:
+def classifier(channels: int, classes: int, norm: Literal["batch", "group"] = "batch") -> nn.Sequential:
     """Three convolutions, the last feature map in four quarters, and a linear layer."""
 
     def stage(a: int, b: int) -> list[nn.Module]:
-        return [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)]
+        normal = nn.BatchNorm2d(b) if norm == "batch" else nn.GroupNorm(8, b)
+        return [nn.Conv2d(a, b, 3, padding=1, bias=False), normal, nn.ReLU(), nn.MaxPool2d(2)]
 
     stages = [*stage(channels, 32), *stage(32, 64), *stage(64, 96)]
     return nn.Sequential(*stages, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.Linear(384, classes))

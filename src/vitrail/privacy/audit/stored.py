@@ -58,6 +58,9 @@ def audit_run(
     shadows: int = 0,
     samples: int = 2000,
     seconds: float = 120.0,
+    r: Sequence[float] = (),
+    users: int = 3,
+    rounds: int = 0,
     seed: int = 0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Audit:
@@ -67,13 +70,18 @@ def audit_run(
     if not place.settings.exists():
         raise VitrailError(f"{folder} holds no run (there is no settings.toml); give the folder `vitrail run` named")
     plan = prepare(config.resolve(str(place.settings), {"out": str(folder)}), data)
+    if r and plan.settings.method != "psfedgan":
+        raise VitrailError(
+            f"--r is for eavesdroppers on a secret generator, and {plan.settings.method} has none; leave --r out, or "
+            "give a run of psfedgan"
+        )
     generator = load(place.model) if place.model.exists() else None
     rng = Rng((seed,)).child("audit")
     found, skipped = [], []
     with one_thread():
         for name in chosen:
             target = Target(
-                plan, rng.child(name), generator, canaries, shadows or 8, samples, seconds, tell
+                plan, rng.child(name), generator, canaries, shadows or 8, samples, seconds, r, users, rounds, tell
             )  # fmt: skip
             results = [attack(target) for attack in _attacks(name)]
             found += [finding for finding in results if finding is not None]

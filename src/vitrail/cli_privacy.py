@@ -22,7 +22,7 @@ def audit(
     seconds: Annotated[float, typer.Option(min=1, help="about how long shadows and inversion may take each")] = 120.0,
     r: Annotated[
         str | None,
-        typer.Option(help="psfedgan, eavesdroppers: what they have of G's first layer, by commas; 1: all (0.5,0.9999)"),
+        typer.Option(help="psfedgan: factors by which eavesdroppers' first layer of G is off, by commas (0.5,0.9999)"),
     ] = None,
     users: Annotated[int, typer.Option(min=1, help="psfedgan: the users that eavesdroppers listen to")] = 3,
     rounds: Annotated[int, typer.Option(min=0, help="psfedgan: the rounds that they hear; 0: all")] = 0,

@@ -178,6 +178,13 @@ def test_an_r_that_is_one_in_float32_is_refused(r):
         check_r([0.5, r])
 
 
+def test_it_is_refused_before_any_attack_begins(run):
+    told = []
+    with pytest.raises(VitrailError, match="is 1 in float32"):
+        audit_run(run, ["membership", "eavesdroppers"], r=[1 - 1e-15], tell=told.append)
+    assert told == []
+
+
 def test_the_nearest_r_to_one_that_float32_holds_changes_the_start():
     method = quick("psfedgan")
     true = beginning(method)

@@ -23,7 +23,7 @@ from vitrail.nets.flat import from_vector, to_vector
 from vitrail.rng import Rng
 from vitrail.state import State
 
-R = (0.5, 0.9999)
+R = (0.5, 0.9999)  # where none are given: far off, and nearly right
 ONE_IN = 10  # messages, for the one who misses some
 WEIGHT, EMBEDDING = "layers.0.weight", "embed.weight"
 
@@ -45,7 +45,7 @@ class Kind:
         return not (self.misses_first and n == 0) and not (self.misses_some and n % ONE_IN == 1)
 
 
-def kinds(run: PsFedGan, r: Sequence[float] = R) -> list[Kind]:
+def kinds(run: PsFedGan, r: Sequence[float]) -> list[Kind]:
     """From the one who has everything to the one who has least."""
     found = [Kind("with the seed"), *(Kind(f"A1, r = {v!r}", scaled=WEIGHT, r=v) for v in r)]
     if run.task.classes:
@@ -67,7 +67,7 @@ def check_r(r: Sequence[float]) -> list[float]:
     [0.5, 0.9999]
     """
     for v in r:
-        if not math.isfinite(np.float32(v)):
+        if not abs(v) <= np.finfo(np.float32).max:
             raise VitrailError(f"--r {v!r}: no weight can be multiplied by it; give numbers such as 0.5,0.9999")
         if np.float32(v) == 1:
             raise VitrailError(

@@ -20,7 +20,7 @@ from vitrail.methods.psfedgan import PsFedGan
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.plan import Plan
 from vitrail.privacy.audit.attack import Case, Curves, Figure, Finding, Target
-from vitrail.privacy.audit.eavesdropper import Eavesdropper, R, check_r, kinds
+from vitrail.privacy.audit.eavesdropper import Eavesdropper, kinds
 from vitrail.privacy.audit.overhear import as_it_was, overhear
 from vitrail.rng import Rng
 from vitrail.state import State
@@ -37,9 +37,8 @@ def attack(target: Target) -> Finding | None:
     plan, run = target.plan, target.plan.method
     if not isinstance(run, PsFedGan):
         return None
-    factors = check_r(target.r or R)
     rounds = min(target.rounds or run.most_answers, run.most_answers)
-    fed, wire = overhear(plan, kinds(run, factors), target.users, rounds, target.rng, target.tell)
+    fed, wire = overhear(plan, kinds(run, target.r), target.users, rounds, target.rng, target.tell)
     oracle = oracle_of(plan)
     found: list[Case] = []
     curves, sheets = [], []

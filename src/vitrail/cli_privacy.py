@@ -11,12 +11,21 @@ def audit(
     folder: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder")],
     attacks: Annotated[
         str | None,
-        typer.Option(help="by commas: canaries, membership, shadows, copies, inversion; by default all but shadows"),
+        typer.Option(
+            help="by commas: canaries, membership, shadows, copies, inversion, eavesdroppers; if not given: all but "
+            "shadows"
+        ),
     ] = None,
     canaries: Annotated[int, typer.Option(min=20, max=100_000, help="canaries, and releases that are attacked")] = 400,
     shadows: Annotated[int, typer.Option(min=0, max=256, help="small runs to train for attack shadows; 0: none")] = 0,
     n: Annotated[int, typer.Option("-n", "--number", min=100, max=100_000, help="samples of the model")] = 2000,
     seconds: Annotated[float, typer.Option(min=1, help="about how long shadows and inversion may take each")] = 120.0,
+    r: Annotated[
+        str | None,
+        typer.Option(help="psfedgan: factors by which eavesdroppers' first layer of G is off, by commas (0.5,0.9999)"),
+    ] = None,
+    users: Annotated[int, typer.Option(min=1, help="psfedgan: the users that eavesdroppers listen to")] = 3,
+    rounds: Annotated[int, typer.Option(min=0, help="psfedgan: the rounds that they hear; 0: all")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="of coins, canaries and samples")] = 0,
     out: Annotated[str | None, typer.Option("-o", "--out", help="write what was found here as JSON")] = None,
 ) -> None:
@@ -27,6 +36,9 @@ def audit(
     `vitrail audit runs/x --attacks canaries --canaries 2000` gives a sharper bound, in more time.
 
     `vitrail audit runs/x --attacks shadows --shadows 16` trains 16 small runs, and compares likelihoods.
+
+    `vitrail audit runs/x --attacks eavesdroppers --r 0.1,0.9,0.9999` listens to a run of psfedgan: what grows from its
+    messages with the secret seed, with a flawed one, with gaps, and without it.
 
     A lower bound above the claim refutes it (exit code 1). One below it proves nothing: a better attack may find
     more. Runs that claim nothing are attacked all the same.
@@ -50,6 +62,9 @@ def audit(
             shadows=shadows,
             samples=n,
             seconds=seconds,
+            r=factors(r),
+            users=users,
+            rounds=rounds,
             seed=seed,
             tell=status.update,
         )
@@ -61,6 +76,20 @@ def audit(
     console.print(f"\nkept in {path}" + ("" if out else f" and {place.report}"), markup=False)
     if found.refuted:
         raise typer.Exit(1)
+
+
+def factors(text: str | None) -> list[float]:
+    """What --r says.
+
+    >>> factors("0.5, 0.9999")
+    [0.5, 0.9999]
+    """
+    from vitrail.errors import VitrailError
+
+    try:
+        return [float(v) for v in text.split(",")] if text else []
+    except ValueError:
+        raise VitrailError(f"--r {text}: give numbers by commas, such as 0.5,0.9999") from None
 
 
 def privacy(

@@ -1,16 +1,21 @@
 """Twin clients: noise that a client draws and then does not use is found out in its replies."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.privacy.audited import target
+from vitrail.nets.flat import vector_size
 from vitrail.privacy import clip
 from vitrail.privacy.audit import twins
+from vitrail.rng import Rng
 
 SMALL = {"width": 4, "z": 8, "batch": 8, "rounds": 2, "epsilon": 2.0}
 RUNS = {
     "gswgan": {"privacy": "gradient", "pool": 16, "d_steps": 2},
     "fedgan": {"privacy": "dp-sgd", "dp_steps": 2, "sample_rate": 1.0},
+    "psfedgan": {"privacy": "dp-sgd", "steps": 2, "d_width": 4, "sample_rate": 1.0, "d_coding": "delta"},
 }
 
 
@@ -31,3 +36,11 @@ def test_twins_differ_by_one_unit():
     assert (dark.pixels == 0).all()
     assert (light.pixels == 255).all()
     np.testing.assert_array_equal(dark.labels, light.labels)
+
+
+def test_keys_and_digests_do_not_drown_what_was_trained():
+    attacked = target("psfedgan", **SMALL, **RUNS["psfedgan"])
+    method = replace(attacked.plan.method, d_coding="plain")
+    held, _ = twins.twins(attacked, "example")
+    sent = twins.reply(method, method.server_init(Rng((0,))), held, Rng((1,)))
+    assert sent.size == 2 * vector_size(method.discriminator("dcgan:4"))

@@ -26,14 +26,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from vitrail.data.pictures import Pictures
-from vitrail.determinism import one_thread
 from vitrail.errors import Malformed, VitrailError
 from vitrail.methods import gan
 from vitrail.methods import psfedgan_classifier as classifier
+from vitrail.methods import psfedgan_message as messages
 from vitrail.methods import psfedgan_twin as twins
 from vitrail.methods import psfedgan_user as user
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
@@ -48,7 +47,6 @@ from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.primitives import public
 from vitrail.rng import Rng
 from vitrail.state import State
-from vitrail.wire import deltas
 from vitrail.wire.codecs import Array
 
 DIGEST = 32  # bytes of a key, and of a digest
@@ -179,26 +177,14 @@ class PsFedGan(PsFedGanSettings):
         """Replay a client's steps on its G_s, and keep them if both sides now have the same."""
         kept, key, generation = server["twins"].get(client), parts["key"].tobytes(), int(parts["generation"][0])
         secret = twins.secret_between(server["key"], key, public(server["key"]), client)
-        name = bytes(parts["architecture"]).decode("ascii", "replace")
         goes_on = kept is not None and (kept["generation"], kept["key"]) == (generation, key)
         if not goes_on and generation != (kept["generation"] + 1 if kept else 0):
             raise Malformed(f"it answers for generation {generation} of G, which was not asked for")
-        labels = [int(y) for y in np.flatnonzero(parts["labels"])] if self.says_labels else range(self.task.classes)
-        if self.task.classes and not labels:
-            raise Malformed("it says that it has no label at all")
-        with torch.device("meta"):
-            size = vector_size(self.discriminator(name))
-        same_d = goes_on and kept["architecture"] == name
-        published = kept["published"] if same_d else None
-        vectors = self.unpacked(parts["discriminators"], size, published)
-        with one_thread(), torch.enable_grad():
-            twin = self.twin(kept if goes_on else twins.begin(self.generator(), secret, generation))
-            D = self.discriminator(name).to(self.task.device).train()
-            for t, vector in enumerate(vectors):
-                made = twin.makes(*self.noise(int(parts["seed"][0]), t, labels))
-                twin.step(from_vector(D, vector), made, self.g_loss)
+        said = messages.read(self, parts, kept if goes_on else None)
+        twin = self.twin(kept if goes_on else twins.begin(self.generator(), secret, generation))
+        messages.replay(self, twin, said)
         after = twin.state()
-        digest = twins.digest(after, vectors, secret)
+        digest = twins.digest(after, said.discriminators, secret)
         if not hmac.compare_digest(digest, parts["digest"].tobytes()):
             raise Malformed(
                 f"G_s differs from G_u after {twin.steps} steps; both go back to the last state they agreed on (if it "
@@ -206,17 +192,8 @@ class PsFedGan(PsFedGanSettings):
             )
         if not twins.finite(after):
             raise Malformed(f"G is no longer finite after {twin.steps} steps; lower lr")
-        after |= {"key": key, "digest": digest, "labels": list(labels), "architecture": name}
-        after["published"] = self.remembered(vectors, published)
+        after |= {"key": key, "digest": digest, "labels": list(said.labels), **said.kept()}
         return {**server, "twins": {**server["twins"], client: after}}
-
-    def unpacked(self, sent: Array, size: int, before: NDArray[np.float32] | None) -> NDArray[np.float32]:
-        """Every step's D_u, a row each."""
-        if self.d_coding == "delta":
-            return deltas.decode(sent.tobytes(), (self.steps, size), before)
-        if sent.size != self.steps * size:
-            raise Malformed(f"{sent.size:,} numbers of D's, expected are {self.steps} times {size:,}")
-        return sent.reshape(self.steps, size)
 
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """In the last rounds, train C; everything else was done as replies came."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from vitrail.report.quantities import number
-from vitrail.report.tables import Table
+from vitrail.report.pictures import Picture, read_picture
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,24 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Case:
+    """One attacker against one victim."""
+
+    attacker: str
+    victim: str
+    figures: Sequence[Figure]
+    note: str
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A line for each attacker, over messages."""
+
+    title: str
+    lines: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
 class Found:
     """An attack."""
 
@@ -45,6 +62,10 @@ class Found:
     note: str
     lowers: Sequence[Lower]
     figures: Sequence[Figure]
+    cases: Sequence[Case]
+    curves: Sequence[Curves]
+    picture: Picture | None
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +82,7 @@ def read_audit(path: Path) -> tuple[Audited | None, str]:
     """The audit, or None where there is none, and what is wrong with it."""
     try:
         tree = json.loads(path.read_text("utf-8"))
-        findings = [_found(f) for f in tree["findings"]]
+        findings = [_found(f, path.parent) for f in tree["findings"]]
         claim = str(tree["claim"]["says"])
         return Audited(claim, str(tree.get("verdict", "")), tree.get("refuted") is True, findings), ""
     except FileNotFoundError:
@@ -70,7 +91,7 @@ def read_audit(path: Path) -> tuple[Audited | None, str]:
         return None, f"audit.json could not be read ({type(e).__name__}: {e}); `vitrail audit` writes it anew."
 
 
-def _found(f: dict[str, Any]) -> Found:
+def _found(f: dict[str, Any], folder: Path) -> Found:
     lowers = [
         Lower(
             epsilon=_number(x["epsilon"]),
@@ -81,7 +102,30 @@ def _found(f: dict[str, Any]) -> Found:
         )
         for x in f.get("lowers", [])
     ]
-    figures = [
+    cases = [
+        Case(str(c["attacker"]), str(c["victim"]), _figures(c["figures"]), str(c.get("note") or ""))
+        for c in f.get("cases", [])
+    ]
+    curves = [
+        Curves(str(c["title"]), {str(k): [_number(v) for v in line] for k, line in c["lines"].items()})
+        for c in f.get("curves", [])
+    ]
+    name = Path(str(f.get("picture") or "")).name  # in this folder and nowhere else
+    return Found(
+        attack=str(f["attack"]),
+        about=str(f.get("about", "")),
+        note=str(f.get("note") or ""),
+        lowers=lowers,
+        figures=_figures(f.get("figures", [])),
+        cases=cases,
+        curves=curves,
+        picture=read_picture(folder / name) if name else None,
+        caption=str(f.get("caption") or ""),
+    )
+
+
+def _figures(found: Sequence[dict[str, Any]]) -> list[Figure]:
+    return [
         Figure(
             name=str(x["name"]),
             value=_number(x["value"]),
@@ -90,44 +134,9 @@ def _found(f: dict[str, Any]) -> Found:
             chance=_number(x.get("chance")),
             note=str(x.get("note") or ""),
         )
-        for x in f.get("figures", [])
+        for x in found
     ]
-    return Found(str(f["attack"]), str(f.get("about", "")), str(f.get("note") or ""), lowers, figures)
 
 
 def _number(value: Any) -> float:
     return inf if value == "infinite" else nan if value is None else float(value)
-
-
-def audit_tables(audit: Audited) -> list[Table]:
-    """Bounds, and figures of attacks that give none."""
-    tables = []
-    bounds = [[f.attack, *lower_cells(x)] for f in audit.findings for x in f.lowers]
-    if bounds:
-        tables.append(
-            Table(
-                "Lower and upper bounds on ε",
-                ["attack", "ε found, at least", "ε claimed, at most", "how", "assumes"],
-                bounds,
-                "Bounds of 95% confidence; what is claimed is for the very answers that were attacked.",
-            )
-        )
-    figures = [[f.attack, *figure_cells(x)] for f in audit.findings for x in f.figures]
-    if figures:
-        tables.append(Table("Other attacks", ["attack", "figure", "value", "by chance"], figures))
-    return tables
-
-
-def lower_cells(lower: Any) -> list[str]:
-    """A bound beside the claim."""
-    claimed = f"{lower.claimed:.3g}" if isfinite(lower.claimed) else "nothing"
-    mark = "" if lower.epsilon <= lower.claimed else " (refuted)"
-    return [f"{lower.epsilon:.3g} at δ = {lower.delta:g}{mark}", claimed, lower.how, lower.assumes]
-
-
-def figure_cells(figure: Any) -> list[str]:
-    """A figure with its interval, and what chance gives."""
-    interval = f" ({number(figure.low)} to {number(figure.high)})" if isfinite(figure.low + figure.high) else ""
-    chance = number(figure.chance) if isfinite(figure.chance) else ""
-    note = f" ({figure.note})" if figure.note else ""
-    return [figure.name + note, number(figure.value) + interval, chance]

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from vitrail.report.audit import audit_tables
+from vitrail.report.audit_tables import audit_charts, audit_tables
 from vitrail.report.charts import Chart
 from vitrail.report.comparison import comparison_tables
 from vitrail.report.curves import metric_charts, races, run_legend, traffic_charts
@@ -44,6 +44,7 @@ class Section:
     void: Sequence[str]
     evaluation: Sequence[Table]
     audit: Sequence[Table]
+    audit_charts: Sequence[Chart]
     commands: str
     paths: bool  # whether the settings name places on the machine that ran
 
@@ -104,6 +105,7 @@ def _section(run: Facts, id_: str, shared: Sequence[str], *, full: bool) -> Sect
         void=void_rounds(run.rounds),
         evaluation=evaluation_tables(run.evaluation) if run.evaluation else (),
         audit=audit_tables(run.audit) if run.audit else (),
+        audit_charts=audit_charts(run.audit, id_) if run.audit else (),
         commands=_commands(run),
         paths=run.folder.is_absolute() or any(map(_PLACE.search, map(run.setting, ("data", "from", "out")))),
     )

@@ -8,4 +8,5 @@ ATTACKS: dict[str, str] = {
     "shadows": "the same by likelihood ratios, against runs that are trained for the purpose (takes time)",
     "copies": "whether samples lie nearer to training pictures than new pictures do",
     "inversion": "pictures rebuilt from what one client sends",
+    "eavesdroppers": "generators grown from what users of psfedgan publish (takes about as long as the run)",
 }

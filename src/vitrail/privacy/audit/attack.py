@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,9 @@ class Target:
     shadows: int = 0
     samples: int = 2000
     seconds: float = 120.0
+    r: Sequence[float] = ()
+    users: int = 3
+    rounds: int = 0
     tell: Callable[[str], None] = lambda _: None
 
     @property
@@ -95,6 +98,24 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Case:
+    """One of several attackers against one victim; all cases of an attack have figures of the same names."""
+
+    attacker: str
+    victim: str
+    figures: list[Figure]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A quantity over the messages of one victim, a line for each attacker."""
+
+    title: str
+    lines: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
 class Finding:
     """What one attack found."""
 
@@ -103,6 +124,10 @@ class Finding:
     lowers: list[Lower] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     note: str = ""
+    cases: list[Case] = field(default_factory=list)
+    curves: list[Curves] = field(default_factory=list)
+    picture: str = ""  # a file in the run's folder
+    caption: str = ""  # and what it shows
 
 
 class Attack(Protocol):

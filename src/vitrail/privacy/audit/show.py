@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vitrail.privacy.audit import ATTACKS
+from vitrail.privacy.audit.attack import Finding
 from vitrail.privacy.audit.stored import Audit
-from vitrail.report.audit import figure_cells, lower_cells
+from vitrail.report.audit_tables import case_rows, figure_cells, lower_cells
 
 
 def show(audit: Audit, console: Console) -> None:
@@ -32,8 +33,21 @@ def show(audit: Audit, console: Console) -> None:
         console.print(table)
         console.print("\nIn brackets: 95% intervals.\n")
     for finding in audit.findings:
+        if finding.cases:
+            _cases(finding, console)
+    for finding in audit.findings:
         note = f" {finding.note.rstrip('.')}." if finding.note else ""
         console.print(f"{finding.attack}: {finding.about}.{note}", markup=False)
     for name in audit.skipped:
         console.print(f"{name}: nothing of the kind to attack in this run ({ATTACKS[name]}).", markup=False)
     console.print(f"\n{audit.verdict}", markup=False, style="bold red" if audit.refuted else "bold")
+
+
+def _cases(finding: Finding, console: Console) -> None:
+    """Attackers beside each other."""
+    columns, rows = case_rows(finding.cases)
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"\nIn brackets: 95% intervals. {finding.picture}: {finding.caption}.\n", markup=False)

@@ -19,6 +19,7 @@ from vitrail.plan import Plan, prepare
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.audit import ATTACKS
 from vitrail.privacy.audit.attack import DELTA, Attack, Finding, Target
+from vitrail.privacy.audit.eavesdropper import R, check_r
 from vitrail.privacy.claims import sentence
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.rng import Rng
@@ -58,6 +59,9 @@ def audit_run(
     shadows: int = 0,
     samples: int = 2000,
     seconds: float = 120.0,
+    r: Sequence[float] | None = None,
+    users: int = 3,
+    rounds: int = 0,
     seed: int = 0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Audit:
@@ -67,13 +71,19 @@ def audit_run(
     if not place.settings.exists():
         raise VitrailError(f"{folder} holds no run (there is no settings.toml); give the folder `vitrail run` named")
     plan = prepare(config.resolve(str(place.settings), {"out": str(folder)}), data)
+    if r and plan.settings.method != "psfedgan":
+        raise VitrailError(
+            f"--r is for eavesdroppers on a secret generator, and {plan.settings.method} has none; leave --r out, or "
+            "give a run of psfedgan"
+        )
+    factors = check_r(r or R)
     generator = load(place.model) if place.model.exists() else None
     rng = Rng((seed,)).child("audit")
     found, skipped = [], []
     with one_thread():
         for name in chosen:
             target = Target(
-                plan, rng.child(name), generator, canaries, shadows or 8, samples, seconds, tell
+                plan, rng.child(name), generator, canaries, shadows or 8, samples, seconds, factors, users, rounds, tell
             )  # fmt: skip
             results = [attack(target) for attack in _attacks(name)]
             found += [finding for finding in results if finding is not None]

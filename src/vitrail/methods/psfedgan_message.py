@@ -1,0 +1,68 @@
+"""What a message of PS-FedGAN publishes, and its steps taken on a generator: by the server, or by whoever listens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitrail.determinism import one_thread
+from vitrail.errors import Malformed
+from vitrail.methods import psfedgan_twin as twins
+from vitrail.nets.flat import from_vector, vector_size
+from vitrail.state import State
+from vitrail.wire import deltas
+from vitrail.wire.codecs import Array
+
+if TYPE_CHECKING:
+    from vitrail.methods.psfedgan import PsFedGan
+
+
+@dataclass(frozen=True)
+class Published:
+    """Every step's D_u, a row each; the seed of all z_t and l_t; the labels that l_t is drawn from."""
+
+    architecture: str
+    discriminators: NDArray[np.float32]
+    seed: int
+    labels: Sequence[int]
+    remembered: Array | None  # what the next message's D's are coded under
+
+    def kept(self) -> State:
+        """What is needed to read the next message."""
+        return {"architecture": self.architecture, "published": self.remembered}
+
+
+def read(run: PsFedGan, parts: Mapping[str, Array], before: State | None) -> Published:
+    """A message, after what was kept of the one before it; nothing that is secret is needed."""
+    name = bytes(parts["architecture"]).decode("ascii", "replace")
+    labels = [int(y) for y in np.flatnonzero(parts["labels"])] if run.says_labels else range(run.task.classes)
+    if run.task.classes and not labels:
+        raise Malformed("it says that it has no label at all")
+    with torch.device("meta"):
+        size = vector_size(run.discriminator(name))
+    base = before["published"] if before is not None and before["architecture"] == name else None
+    rows = _rows(run, parts["discriminators"], size, base)
+    return Published(name, rows, int(parts["seed"][0]), labels, run.remembered(rows, base))
+
+
+def _rows(run: PsFedGan, sent: Array, size: int, base: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    if run.d_coding == "delta":
+        return deltas.decode(sent.tobytes(), (run.steps, size), base)
+    if sent.size != run.steps * size:
+        raise Malformed(f"{sent.size:,} numbers of D's, expected are {run.steps} times {size:,}")
+    return sent.reshape(run.steps, size)
+
+
+def replay(run: PsFedGan, twin: twins.Twin, said: Published) -> list[float]:
+    """Algorithm 1, server side: the steps of a message on a generator; returns G's loss at each."""
+    with one_thread(), torch.enable_grad():
+        D = run.discriminator(said.architecture).to(run.task.device).train()
+        return [
+            twin.step(from_vector(D, row), twin.makes(*run.noise(said.seed, t, said.labels)), run.g_loss)
+            for t, row in enumerate(said.discriminators)
+        ]

@@ -14,10 +14,13 @@ from vitrail import config
 from vitrail.data import load
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.engines.embedded import Crew, Embedded
+from vitrail.engines.free import stretch
+from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, Outcome, play
 from vitrail.methods.base import Incoming, Method, Task
 from vitrail.rng import Rng
+from vitrail.wire.message import decode
 
 RUN = b"a run for tests!"
 QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough to be tested in seconds
@@ -95,8 +98,12 @@ def federate(
     quorum: int = 1,
     spoil: Spoil | None = None,
     fed: Federation | None = None,
+    ahead: int = 1,
 ) -> tuple[Federation, list[Outcome], Traffic]:
-    """Play rounds from the start, or from a federation, and keep everything that travelled."""
+    """Play rounds from the start, or from a federation, and keep everything that travelled.
+
+    `ahead`: in stretches of so many rounds, where the method's clients are free of each other.
+    """
     holds = holds or shares()
     train = train or digits().train
     rng = Rng((5,))
@@ -106,19 +113,33 @@ def federate(
     crew = Crew(method, RUN, rng, holds, folder)
     with Embedded(crew, train, workers, dropout) as engine:
 
-        def ask(requests: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | Failure]]:
-            listed = list(requests)
-            traffic.requests.extend(listed)
-            for client, answer in engine.ask(reversed(listed) if reverse else listed):
+        def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
+            sent = seen(requests)
+            for client, answer in engine.ask(reversed(list(sent)) if reverse else sent):
                 if isinstance(answer, bytes):
                     traffic.replies.append((client, answer))
                     if spoil:
-                        answer = spoil(fed.round, client, answer)  # noqa: PLW2901
+                        answer = spoil(decode(answer).header.round, client, answer)  # noqa: PLW2901
                 yield client, answer
 
-        for _ in range(method.task.rounds if rounds is None else rounds):
-            fed, outcome = play(method, fed, RUN, sorted(holds), ask, rng, quorum=quorum)
-            outcomes.append(outcome)
+        def seen(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes] | None]:
+            for request in requests:
+                traffic.requests += [request] if request else []
+                yield request
+
+        end = fed.round + (method.task.rounds if rounds is None else rounds)
+        while fed.round < end:
+            if ahead == 1:
+                fed, outcome = play(method, fed, RUN, sorted(holds), ask, rng, quorum=quorum)
+                outcomes.append(outcome)
+                continue
+            journal, until = Journal(folder / "answers"), min(end, fed.round + ahead)
+            for outcome, after in stretch(
+                method, fed, RUN, lambda _: sorted(holds), until, ask, rng, journal, quorum=quorum
+            ):
+                outcomes.append(outcome)
+                fed = after or fed
+            journal.clear()
     return fed, outcomes, traffic
 
 

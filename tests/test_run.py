@@ -19,6 +19,7 @@ from vitrail.errors import Malformed, VitrailError
 from vitrail.evaluate.gauge import Gauge
 from vitrail.folder import Folder
 from vitrail.plan import prepare
+from vitrail.privacy.ledger import read as read_ledger
 from vitrail.problems import GIVEN
 from vitrail.rng import Rng
 from vitrail.run import Nobody
@@ -90,10 +91,13 @@ def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(metho
 
 
 class Deadly(Nobody):
-    """Kills the whole process when the first client of the second round has answered and others are training."""
+    """Kills the whole process when the first client of a round has answered and others are training."""
+
+    def __init__(self, at=1):
+        self.at = at
 
     def during(self, outcome):
-        if outcome.round == 1 and len(outcome.answered) == 1:
+        if outcome.round == self.at and len(outcome.answered) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -108,6 +112,53 @@ def test_killed_while_workers_train_and_resumed_with_another_number(unbroken, tm
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     vitrail.resume(out, workers=1)
     assert equal(result(out), result(unbroken["prism"]))
+
+
+FREE = {
+    "rounds": 6,
+    "classifier_rounds": 1,
+    "classifier_steps": 2,
+    "grids": 1,
+    "measure_every": 6,
+    "width": 4,
+    "z": 8,
+    "d_width": 4,
+    "batch": 8,
+    "steps": 1,
+}
+
+
+def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
+    """The only checkpoint so far has no round; ledger and metrics are those of an unbroken run too."""
+    how = {**TINY, **FREE}
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    vitrail.train("psfedgan", out=str(whole), **how)
+    pid = os.fork()
+    if not pid:
+        try:
+            vitrail.train("psfedgan", out=str(out), **{**how, "workers": 2}, watch=Deadly(3))
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert load(out / "checkpoint.safetensors")["federation"]["round"] == 0
+    assert len(list((out / "answers").iterdir())) >= 4
+    vitrail.resume(out, workers=1)
+    assert equal(result(out), result(whole))
+    assert not (out / "answers").exists()
+    rounds = [[e["round"] for e in read_ledger(f / "ledger.json") if e["kind"] == "round"] for f in (out, whole)]
+    assert rounds == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_keys_from_the_operating_system_outlive_a_kill_before_the_first_checkpoint_with_a_round(tmp_path):
+    class Stops(Nobody):
+        def during(self, outcome):
+            if outcome.round == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vitrail.train("psfedgan", out=str(tmp_path / "x"), **{**TINY, **FREE}, entropy="os", watch=Stops())
+    rows = vitrail.resume(tmp_path / "x").rows
+    assert not any(row["left_out"] or row.get("sent_back") for row in rows)
 
 
 def test_the_settings_file_of_a_run_repeats_it_to_the_bit(unbroken, tmp_path):

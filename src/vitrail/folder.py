@@ -26,6 +26,7 @@ class Folder:
     metrics = property(lambda self: self.path / "metrics.jsonl")
     checkpoint = property(lambda self: self.path / "checkpoint.safetensors")
     clients = property(lambda self: self.path / "clients")
+    answers = property(lambda self: self.path / "answers")
     samples = property(lambda self: self.path / "samples")
     model = property(lambda self: self.path / "model.safetensors")
     best = property(lambda self: self.path / "best.safetensors")

@@ -20,7 +20,9 @@ from vitrail.config import Settings
 from vitrail.data import draw_partition
 from vitrail.determinism import one_thread
 from vitrail.engines.embedded import Crew, Embedded
-from vitrail.engines.rounds import Federation, Outcome, choose, play
+from vitrail.engines.free import stretch
+from vitrail.engines.journal import Journal
+from vitrail.engines.rounds import Federation, Outcome, choose
 from vitrail.errors import VitrailError
 from vitrail.evaluate.gauge import Gauge, gauge_for
 from vitrail.folder import Folder, new_folder, public_name
@@ -157,28 +159,44 @@ def _go(plan: Plan, watch: Watch) -> Run:
     crew = Crew(method, plan.id, rng, holds, folder.clients, plan.budget)
     ledger = RunLedger(folder.ledger, plan)
     best: dict[str, Any] | None = saved.get("best") if saved else None
+    journal = Journal(folder.answers)
+
+    def chosen(t: int) -> list[str]:
+        return choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", t))
+
+    def save() -> None:
+        tree = {"run": plan.id, "federation": fed.tree(), "closed": closed, "best": best}
+        store.save(folder.checkpoint, tree, private=True)
+        journal.clear()
+
+    if not saved and method.free_rounds:
+        save()  # where keys come from the operating system, what clients answer to must outlive a kill
     watch.begin(plan, fed.round)
     with one_thread(), Embedded(crew, plan.data.train, workers, s.dropout) as engine:
         gauge = gauge_for(plan.data, plan.against) if s.measure_every != 0 else None
         while fed.round < s.rounds:
             began = time.perf_counter()
-            clients = choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", fed.round))
-            fed, outcome = play(
-                method, fed, plan.id, clients, engine.ask, rng, quorum=s.quorum, tell=watch.during, before=ledger.opens
-            )
-            closed, void = (closed, void + 1) if outcome.void else (closed + 1, 0)
-            row = _row(outcome, time.perf_counter() - began)
-            if closed:
-                row, best = _look(plan, fed, row, gauge, best, ledger)
-            folder.log(row)
-            tree = {"run": plan.id, "federation": fed.tree(), "closed": closed, "best": best}
-            store.save(folder.checkpoint, tree, private=True)
-            watch.round(outcome, row)
+            played = stretch(
+                method, fed, plan.id, chosen, _next_look(s, fed.round), engine.ask, rng, journal,
+                quorum=s.quorum, tell=watch.during, before=ledger.opens,
+            )  # fmt: skip
+            for outcome, after in played:
+                closed, void = (closed, void + 1) if outcome.void else (closed + 1, 0)
+                row = _row(outcome, time.perf_counter() - began)
+                began = time.perf_counter()
+                fed = after or fed
+                if after and closed:
+                    row, best = _look(plan, fed, row, gauge, best, ledger)
+                folder.log(row)
+                if after:
+                    save()
+                watch.round(outcome, row)
             if void >= VOID_LIMIT:
                 raise VitrailError(
                     f"stopped: {void} rounds in a row changed nothing, the last because {outcome.void}"
                     f"{_reasons(outcome)}; mend that, then `vitrail resume {folder.path}` goes on with the next round"
                 )
+        journal.clear()  # a kill may have come between the last checkpoint and this
         if not closed:
             raise VitrailError(
                 f"no round changed the model, so there is none to keep; {folder.metrics} says who was left out, why: "
@@ -204,6 +222,19 @@ def _first(plan: Plan, rng: Rng) -> Federation:
     return Federation(0, plan.method.server_init(rng.child("server", "init"), data, plan.start))
 
 
+def _draws(s: Settings, done: int) -> bool:
+    return done in {round((i + 1) * s.rounds / s.grids) for i in range(s.grids)}
+
+
+def _measures(s: Settings, done: int) -> bool:
+    return done % (s.measure_every or math.ceil(s.rounds / 10)) == 0 or done == s.rounds
+
+
+def _next_look(s: Settings, done: int) -> int:
+    """How many rounds will be done when the model is next looked at."""
+    return next((t for t in range(done + 1, s.rounds) if _draws(s, t) or _measures(s, t)), s.rounds)
+
+
 def _look(
     plan: Plan,
     fed: Federation,
@@ -214,9 +245,7 @@ def _look(
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Where it is due, draw and measure what the run has made so far, and keep it if it is the best yet."""
     s, folder = plan.settings, plan.folder
-    drawn = fed.round in {round((i + 1) * s.rounds / s.grids) for i in range(s.grids)}
-    every = s.measure_every or math.ceil(s.rounds / 10)
-    measured = gauge is not None and (fed.round % every == 0 or fed.round == s.rounds)
+    drawn, measured = _draws(s, fed.round), gauge is not None and _measures(s, fed.round)
     products = plan.method.products(fed.server) if drawn or measured else {}
     generator = open_model(products["generator"], plan.data.classes) if "generator" in products else None
     if generator and drawn:

@@ -124,11 +124,11 @@ def test_garbage_is_left_out(tmp_path):
 
 
 def test_an_array_for_many_clients_is_encoded_once(tmp_path, monkeypatch):
-    from vitrail.engines import rounds
+    from vitrail.engines import post
 
     encoded = []
-    real = rounds.make_part
-    monkeypatch.setattr(rounds, "make_part", lambda *a: encoded.append(a[0]) or real(*a))
+    real = post.make_part
+    monkeypatch.setattr(post, "make_part", lambda *a: encoded.append(a[0]) or real(*a))
     federate(quick("fedgan"), tmp_path, rounds=1, holds=shares(clients=3))
     assert sorted(encoded) == ["discriminator", "generator"]
 

@@ -1,16 +1,19 @@
-"""A method that uses everything the interface offers, in numbers one can check by hand.
+"""Methods in numbers one can check by hand: one that uses everything the interface offers, one of free clients.
 
-Clients add their share to a running total they must hold (or ask for in full); they send their own number by `each`, pass a
+Toy's clients add their share to a running total they must hold (or ask for in full); they send their own number by `each`, pass a
 note to the next client by `relay`, and every third round is the server's alone.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums, Task
+from vitrail.errors import Malformed, VitrailError
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
 from vitrail.wire.message import digest
 
 
@@ -74,3 +77,70 @@ class Toy:
 
 def _next(client):
     return np.frombuffer(f"client-{(int(client[-1]) + 1) % 3}".encode(), np.uint8)
+
+
+@dataclass(frozen=True)
+class Free(Simple):
+    """Clients that do not depend on each other: each has a chain of numbers with the server; the last round is the server's.
+
+    `gate` is a file that client-0 waits for in its first round; `fails` names a client and the rounds in which it fails.
+    """
+
+    task: Task = Task((1, 8, 8), 0, 6, 3)
+    free_rounds: int = 5  # type: ignore[assignment]
+    gate: str = ""
+    fails: tuple[str, tuple[int, ...]] = ("", ())
+
+    def declares(self):
+        return {
+            "link": Declared("each", "int32", 1),
+            "metric.link": Declared("sum", "float32", 1),
+        }
+
+    def server_init(self, rng, data=None, start=None):
+        return {"opened": 0, "chains": {}, "closed": [], "alone": 0}
+
+    def client_init(self, client, rng):
+        return {"name": client, "last": None}
+
+    def open_round(self, server, clients, rng):
+        t = server["opened"]
+        return {**server, "opened": t + 1}, clients if t < self.free_rounds else ()
+
+    def broadcast(self, server, client, full):
+        last = server["chains"].get(client, [0])[-1]
+        return Outgoing({"last": ("int32", np.int32([last]))}) if full else Outgoing({}, digest(str(last)))
+
+    def client_round(self, state, message, data, rng):
+        name, t = state["name"], message.round
+        if name == "client-0" and t == 0 and self.gate:
+            wait_for(Path(self.gate))
+        if name == self.fails[0] and t in self.fails[1]:
+            raise VitrailError("no luck today")
+        last = int(message.parts["last"][0]) if "last" in message.parts else state["last"]
+        link = (31 * last + t + int(rng.numpy().integers(1000))) % 1000
+        parts = {"link": np.int32([link]), "metric.link": np.float32([link])}
+        return {**state, "last": link}, Reply(parts, holds=digest(str(link)))
+
+    def receive(self, server, client, parts):
+        if self.fails == (client, ()):
+            raise Malformed("nobody believes it")
+        chain = [*server["chains"].get(client, []), int(parts["link"][0])]
+        return {**server, "chains": dict(sorted({**server["chains"], client: chain}.items()))}
+
+    def close_round(self, server, sums: Sums, rng):
+        if not sums.clients:
+            return {**server, "alone": server["alone"] + 1}
+        total = float(sums.values["metric.link"][0]) + int(rng.numpy().integers(10))
+        return {**server, "closed": [*server["closed"], total]}
+
+    def products(self, server, client=None):
+        return {"generator": Model("toy", {})}
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise VitrailError("nobody went on meanwhile")
+        time.sleep(0.01)

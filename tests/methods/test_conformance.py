@@ -1,6 +1,6 @@
 """The battery that every registered method must pass."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -55,6 +55,15 @@ def test_any_number_of_workers_gives_the_same_bits(name, unbroken, tmp_path):
 def test_any_order_of_clients_gives_the_same_bits(name, unbroken, tmp_path):
     fed, *_ = unbroken(name)
     assert same(federate(quick(name), tmp_path, reverse=True)[0].tree(), fed.tree())
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if quick(name).free_rounds])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rounds_without_a_barrier_give_the_same_bits(name, workers, unbroken, tmp_path):
+    fed, outcomes, *_ = unbroken(name)
+    some = federate(quick(name), tmp_path, ahead=3, workers=workers)
+    assert same(some[0].tree(), fed.tree())
+    assert [asdict(o) for o in some[1]] == [asdict(o) for o in outcomes]
 
 
 @every

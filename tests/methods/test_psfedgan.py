@@ -273,6 +273,43 @@ def test_a_wrong_bit_or_a_lost_reply_costs_one_round_and_then_both_agree(tmp_pat
     assert all(fed.server["twins"][c]["generation"] == 0 for c in TWO)
 
 
+@pytest.mark.parametrize("killed", [1, 3, 5, 7])
+def test_a_server_killed_between_two_checkpoints_finds_every_answer_again(tmp_path, killed):
+    """client-1 is heard only when client-0 has done all four rounds: as far apart as two users can be."""
+    from vitrail.engines.embedded import Crew, Embedded
+    from vitrail.engines.free import stretch
+    from vitrail.engines.journal import Journal
+    from vitrail.engines.rounds import Federation
+
+    method, rng = small(4), Rng((5,))
+    plain, *_ = federate(method, tmp_path / "plain", holds=TWO)
+    engine = Embedded(Crew(method, RUN, rng, TWO, tmp_path), digits().train)
+
+    def ask(requests, n):
+        todo, waiting = iter(requests), []
+        while True:
+            waiting = sorted([*waiting, *iter(lambda: next(todo, None), None)])
+            if not waiting:
+                return
+            answer = next(engine.ask([waiting.pop(0)]))
+            if (n := n - 1) < 0:
+                raise KeyboardInterrupt
+            yield answer
+
+    def play(n):
+        fed = Federation(0, method.server_init(rng.child("server", "init"), digits().train.take(np.arange(3))))
+        journal = Journal(tmp_path / "answers")
+        rounds = stretch(method, fed, RUN, lambda _: sorted(TWO), 4, lambda r: ask(r, n), rng, journal)
+        return list(rounds)[-1][1]
+
+    with pytest.raises(KeyboardInterrupt):
+        play(killed)
+    fed = play(99)
+    assert same(fed.tree(), plain.tree())
+    assert agree(fed, tmp_path)
+    assert all(twin["generation"] == 0 for twin in fed.server["twins"].values())
+
+
 def test_nothing_of_a_refused_round_is_kept(tmp_path):
     before, *_ = federate(small(4), tmp_path / "a", holds=TWO, rounds=1)
     spoiled = lambda t, c, data: one_bit(data) if (t, c) == (1, "client-1") else data  # noqa: E731

@@ -67,41 +67,41 @@ class Embedded:
         for worker in self.pool:
             worker.stop()
 
-    def ask(self, requests: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | Failure]]:
-        """Carry requests to clients and yield their answers as they come."""
+    def ask(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
+        """Carry requests to clients and yield their answers as they come; at None, wait for one of them."""
         if not self.pool:
             with one_thread():
-                for client, request in requests:
-                    yield (
-                        client,
-                        self._drops(client, request) or self.crew.client(client, self.train).answer(request),
-                    )
+                for job in filter(None, requests):
+                    yield job[0], self._drops(*job) or self.crew.client(job[0], self.train).answer(job[1])
             return
         todo = iter(requests)
         retries: deque[tuple[str, bytes]] = deque()
-        tried: set[str] = set()
+        tried: set[tuple[str, bytes]] = set()
         busy: dict[Connection, _Worker] = {}
         idle = list(self.pool)
         exhausted = False
         while busy or retries or not exhausted:
             while idle and (retries or not exhausted):
-                job = retries.popleft() if retries else next(todo, None)
-                if job is None:
+                try:
+                    request = retries.popleft() if retries else next(todo)
+                except StopIteration:
                     exhausted = True
                     break
-                if failure := self._drops(*job):
-                    yield job[0], failure
+                if request is None:
+                    break
+                if failure := self._drops(*request):
+                    yield request[0], failure
                     continue
                 worker = idle.pop()
-                worker.give(*job)
+                worker.give(*request)
                 busy[worker.pipe] = worker
             for pipe in wait(list(busy)) if busy else ():
                 worker = busy.pop(pipe)  # type: ignore[call-overload]
                 job, answer = worker.job, worker.collect()
                 if isinstance(answer, Failure):  # the process died: replace it, and try the client once more
                     self.pool[self.pool.index(worker)] = worker = _Worker(self.crew, self.shared)
-                    if job[0] not in tried:
-                        tried.add(job[0])
+                    if job not in tried:
+                        tried.add(job)
                         retries.append(job)
                         idle.append(worker)
                         continue

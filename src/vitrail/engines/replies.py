@@ -156,9 +156,10 @@ class InTurn:
             if ready is not None:
                 yield name, ready
 
-    def each(self, reply: Iterable[Taken]) -> dict[str, Array]:
-        """A reply's parts for `receive`."""
-        return {taken.part.name: taken.part.array() for taken in reply if taken.part.name in self.names}
+
+def each_of(reply: Iterable[Taken], declared: Mapping[str, Declared]) -> dict[str, Array]:
+    """A reply's parts for `receive`."""
+    return {taken.part.name: taken.part.array() for taken in reply if declared[taken.part.name].how == "each"}
 
 
 def relays_of(client: str, parts: Iterable[Part], recipients: Collection[str]) -> list[Relay]:

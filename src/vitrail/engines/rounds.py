@@ -1,22 +1,33 @@
 """One round above any engine: whom to ask, what to send, what it came to, what it cost.
 
 An engine is one function, `ask(requests)`: it takes (client, bytes) pairs lazily and yields (client, bytes or
-Failure) as answers come. Everything else is here, and in replies.py, written once.
+Failure) as answers come. None among the requests says that there is nothing to ask before another answer is in.
+Everything else is here, in replies.py and, for rounds without a barrier, in free.py, written once.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from vitrail.engines.replies import Failure, InTurn, Relay, Tally, as_part, read_reply, relays_of, still_under_way
+from vitrail.engines.post import Post
+from vitrail.engines.replies import (
+    Failure,
+    InTurn,
+    Relay,
+    Taken,
+    Tally,
+    each_of,
+    read_reply,
+    relays_of,
+    still_under_way,
+)
 from vitrail.errors import Malformed
-from vitrail.methods.base import Method, Sums
+from vitrail.methods.base import Declared, Method, Sums
 from vitrail.rng import Rng
 from vitrail.state import State, finite
-from vitrail.wire.codecs import Array
-from vitrail.wire.message import Header, Kind, Message, Part, encode, make_part
+from vitrail.wire.message import Kind
 
 
 @dataclass
@@ -35,9 +46,8 @@ class Outcome:
     void: str = ""  # why the round was not closed: the sums of this round are lost
 
 
-Ask = Callable[[Iterable[tuple[str, bytes]]], Iterator[tuple[str, bytes | Failure]]]
+Ask = Callable[[Iterable[tuple[str, bytes] | None]], Iterator[tuple[str, bytes | Failure]]]
 Tell = Callable[[Outcome], None]
-Extra = Callable[[str], Sequence[Part]]
 
 
 @dataclass
@@ -90,7 +100,7 @@ def play(
         from vitrail.engines.secure import gather  # it builds on this file
 
         sums = gather(method, post, who, ask, tell)
-        return _close(method, fed, server, who, outcome, sums, rng, quorum)
+        return close(method, fed, server, who, outcome, sums, rng, quorum)
     tally, turn = Tally(declared, method.task.clients), InTurn(who, declared)
     recipients = fed.known | set(clients)
 
@@ -98,35 +108,66 @@ def play(
     relays: list[Relay] = []
     for full, group in ((False, list(who)), (True, again)):
         for client, answer in ask(post.requests(group, full)):
-            outcome.up[client] = outcome.up.get(client, 0) + (len(answer) if isinstance(answer, bytes) else 0)
-            reply = read_reply(answer, run, t, client, declared, server)
-            if reply == Kind.NEED_FULL and not full:
+            reply = hear(answer, client, run, declared, server, outcome, full=full)
+            if reply is Kind.NEED_FULL:
                 again.append(client)
                 continue
-            if isinstance(reply, Kind):
-                reply = Failure("asked for the full state although it was just sent")
-            if isinstance(reply, Failure):
-                outcome.left_out[client] = reply.reason
-            else:
-                outcome.answered.append(client)
-                outcome.floats_up += sum(4 * (declared[x.part.name].numbers or x.array.size) for x in reply)
-            for name, taken in turn.put(client, None if isinstance(reply, Failure) else reply):
-                try:
-                    if each := turn.each(taken):
-                        server = method.receive(server, name, each)
-                except Malformed as e:  # well-formed, but not what the method can use: nothing of it is kept
-                    outcome.answered.remove(name)
-                    outcome.left_out[name] = f"reply refused: {e}"
+            for name, taken in turn.put(client, reply):
+                if (received := accept(method, server, name, taken, declared, outcome)) is None:
                     continue
+                server = received
                 tally.add(taken)
                 relays += relays_of(name, (x.part for x in taken), recipients)
             tell(outcome)
 
     sums = tally.sums(len(outcome.answered))
-    return _close(method, fed, server, who, outcome, sums, rng, quorum, relays)
+    return close(method, fed, server, who, outcome, sums, rng, quorum, relays)
 
 
-def _close(
+def hear(
+    answer: bytes | Failure,
+    client: str,
+    run: bytes,
+    declared: Mapping[str, Declared],
+    server: State,
+    outcome: Outcome,
+    *,
+    full: bool,
+) -> tuple[Taken, ...] | Literal[Kind.NEED_FULL] | None:
+    """A reply, None for a failure, or that the client must be told everything; written down in the outcome."""
+    outcome.up[client] = outcome.up.get(client, 0) + (len(answer) if isinstance(answer, bytes) else 0)
+    reply = read_reply(answer, run, outcome.round, client, declared, server)
+    if reply is Kind.NEED_FULL and not full:
+        return Kind.NEED_FULL
+    if isinstance(reply, Kind):
+        reply = Failure("asked for the full state although it was just sent")
+    if isinstance(reply, Failure):
+        outcome.left_out[client] = reply.reason
+        return None
+    outcome.answered.append(client)
+    outcome.floats_up += sum(4 * (declared[x.part.name].numbers or x.array.size) for x in reply)
+    return reply
+
+
+def accept(
+    method: Method,
+    server: State,
+    client: str,
+    reply: tuple[Taken, ...],
+    declared: Mapping[str, Declared],
+    outcome: Outcome,
+) -> State | None:
+    """The server's state with a reply, or None where it is well-formed, but not what the method can use."""
+    try:
+        each = each_of(reply, declared)
+        return method.receive(server, client, each) if each else server
+    except Malformed as e:
+        outcome.answered.remove(client)
+        outcome.left_out[client] = f"reply refused: {e}"
+        return None
+
+
+def close(
     method: Method,
     fed: Federation,
     server: State,
@@ -158,43 +199,3 @@ def _close(
         if name.startswith("metric.") and sums.clients
     }
     return after, outcome
-
-
-class Post:
-    """Makes requests one at a time; an array sent to many clients is encoded once."""
-
-    def __init__(self, method: Method, server: State, fed: Federation, run: bytes, outcome: Outcome) -> None:
-        self.method, self.server, self.fed, self.run, self.outcome = method, server, fed, run, outcome
-        self.memo: dict[tuple[str, str, int], tuple[Array, Part]] = {}
-
-    def requests(
-        self, clients: Iterable[str], full: bool, exchange: int = 0, extra: Extra = lambda _: ()
-    ) -> Iterator[tuple[str, bytes]]:
-        """What the method tells each client, and `extra` parts of the exchange's own."""
-        last: tuple[Message, bytes] | None = None
-        for client in clients:
-            out = self.method.broadcast(self.server, client, full or client not in self.fed.known)
-            parts = [self._part(name, codec, array) for name, (codec, array) in out.parts.items()]
-            parts += [as_part(r) for r in self.fed.relays if r["to"] == client]
-            header = Header(Kind.REQUEST, self.run, self.fed.round, "server", exchange, out.base)
-            message = Message(header, (*parts, *extra(client)))
-            if last is None or not _equal(last[0], message):
-                last = message, encode(message)
-            self.outcome.down[client] = self.outcome.down.get(client, 0) + len(last[1])
-            self.outcome.floats_down += sum(4 * out.numbers.get(p.name, math.prod(p.shape)) for p in parts)
-            yield client, last[1]
-
-    def _part(self, name: str, codec: str, array: Array) -> Part:
-        if array.size <= 16:  # not worth remembering
-            return make_part(name, codec, array)
-        key = (name, codec, id(array))
-        if key not in self.memo:
-            self.memo[key] = array, make_part(name, codec, array)  # holding the array keeps its id its own
-        return self.memo[key][1]
-
-
-def _equal(a: Message, b: Message) -> bool:
-    """Whether two messages have the same bytes, without comparing large payloads that are the same object."""
-    return a.header == b.header and len(a.parts) == len(b.parts) and all(
-        x is y or (len(x.payload) <= 128 and x == y) for x, y in zip(a.parts, b.parts, strict=True)
-    )  # fmt: skip

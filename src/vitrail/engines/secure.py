@@ -16,8 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import numpy as np
 
+from vitrail.engines.post import Post
 from vitrail.engines.replies import Failure, Taken, read_reply
-from vitrail.engines.rounds import Ask, Post, Tell
+from vitrail.engines.rounds import Ask, Tell
 from vitrail.engines.secure_client import (
     ADVERTISE,
     ALIVE,

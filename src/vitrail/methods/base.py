@@ -114,6 +114,17 @@ class Method(Protocol):
         """What protects the data in what leaves a client; None: nothing does."""
         ...
 
+    @property
+    def free_rounds(self) -> int:
+        """In how many of the first rounds no client waits for another: each is asked again once its reply is in.
+
+        There, what `broadcast` tells a client and what `receive` makes of its reply must follow from this client's
+        own replies; `receive` changes nothing that another client's does, refuses what is not finite, and leaves the
+        same state, order of a dict included, in whatever order clients come. Rounds are opened, and closed, in their
+        order, but some are open at once.
+        """
+        ...
+
     def declares(self) -> Mapping[str, Declared]:
         """Every part a reply may have. Parts named `metric.*` are means over clients that a person may watch."""
         ...
@@ -160,6 +171,10 @@ class Simple:
     @property
     def mechanism(self) -> Mechanism | None:
         return None
+
+    @property
+    def free_rounds(self) -> int:
+        return 0
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
         return {}

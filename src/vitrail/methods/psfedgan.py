@@ -10,6 +10,7 @@ architecture; and a keyed digest (HMAC) of G_u. The server replays the steps on 
 of the round is kept, the client is left out with that reason, and the way back never sends G: a message names the last
 state that both agreed on. A client keeps that state until the next one is acknowledged; one that has lost it begins
 anew from the next secret seed, and so does the server. A lost reply, a killed client and a wrong bit all end there.
+No user waits for another (`free_rounds`).
 
 What leaves a client: its D's, its public key, and the set of labels that it has pictures of (no counts), for l_t is
 drawn from these: of other labels D_u only ever sees fakes, so G would learn nothing. label_sets=all keeps the set back.
@@ -82,6 +83,11 @@ class PsFedGan(PsFedGanSettings):
     def most_answers(self) -> int:
         """Clients answer before the classifier is trained."""
         return self.task.rounds - self.alone
+
+    @property
+    def free_rounds(self) -> int:
+        """Users do not depend on each other: G_s of one follows from its own replies."""
+        return self.most_answers
 
     @property
     def says_labels(self) -> bool:
@@ -193,7 +199,7 @@ class PsFedGan(PsFedGanSettings):
         if not twins.finite(after):
             raise Malformed(f"G is no longer finite after {twin.steps} steps; lower lr")
         after |= {"key": key, "digest": digest, "labels": list(said.labels), **said.kept()}
-        return {**server, "twins": {**server["twins"], client: after}}
+        return {**server, "twins": dict(sorted({**server["twins"], client: after}.items()))}
 
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """In the last rounds, train C; everything else was done as replies came."""

@@ -21,30 +21,23 @@ server at the end, not from the start; D has GroupNorm, so that it is all in its
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from vitrail.data.pictures import Pictures
 from vitrail.determinism import one_thread
-from vitrail.errors import Malformed, VitrailError
-from vitrail.methods import gan
-from vitrail.methods import psfedgan_classifier as classifier
+from vitrail.errors import Malformed
 from vitrail.methods import psfedgan_twin as twins
 from vitrail.methods import psfedgan_user as user
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.base import Declared, Incoming, Outgoing, Reply
+from vitrail.methods.localgan import LocalGan
 from vitrail.methods.psfedgan_settings import PsFedGanSettings
-from vitrail.nets.classifier import classifier as network
-from vitrail.nets.dcgan import Generator
-from vitrail.nets.discriminators import discriminator
 from vitrail.nets.flat import from_vector, vector_size
-from vitrail.nets.mixture import Mixture, knows
-from vitrail.privacy import dpsgd
-from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.primitives import public
 from vitrail.rng import Rng
 from vitrail.state import State
@@ -55,57 +48,15 @@ DIGEST = 32  # bytes of a key, and of a digest
 
 
 @dataclass(frozen=True)
-class PsFedGan(PsFedGanSettings):
-    """PS-FedGAN's two halves."""
+class PsFedGan(PsFedGanSettings, LocalGan):
+    """PS-FedGAN's two halves; what it does with its generators is in localgan.py."""
 
-    def generator(self) -> Generator:
-        """G_u or G_s, not yet initialised."""
-        return Generator(self.task.shape, self.task.classes, self.width, self.z)
-
-    def discriminator(self, name: str) -> nn.Module:
-        """D_u as a message names it."""
-        return discriminator(name, self.task.shape, self.task.classes)
-
-    @property
-    def architecture(self) -> str:
-        """The name of this party's own D_u."""
-        return f"{self.d_kind}:{self.d_width}"
-
-    def adam(self, net: nn.Module, state: State | None, lr: float | None = None) -> torch.optim.Adam:
-        """A network's Adam, at G's rate or another, its averages new or as they were."""
-        return gan.adam(net, lr or self.lr, (self.beta1, 0.999), state)
-
-    @property
-    def alone(self) -> int:
-        """How many of the last rounds are the server's, for its classifier."""
-        return min(self.classifier_rounds, self.task.rounds // 2) if self.task.classes else 0
-
-    @property
-    def most_answers(self) -> int:
-        """Clients answer before the classifier is trained."""
-        return self.task.rounds - self.alone
-
-    @property
-    def says_labels(self) -> bool:
-        """Whether a client says which labels it has."""
-        return bool(self.task.classes) and self.label_sets != "all" and self.privacy == "none"
-
-    def unnoised(self) -> Mechanism | None:
-        if self.privacy == "none":
-            return None
-        if self.label_sets == "declared":
-            raise VitrailError(
-                "privacy=dp-sgd with label_sets=declared: the set of a client's labels would leave without noise; "
-                "use label_sets=all"
-            )
-        with torch.device("meta"):
-            dpsgd.check(self.discriminator(self.architecture))
-        what = "the discriminator at every step, trained with noised gradients; a public key; a keyed digest of G"
-        return dpsgd.mechanism(self.clip, self.sample_rate, self.steps * self.d_steps, what)
+    users: ClassVar[str] = "twins"
+    leaves: ClassVar[str] = (
+        "the discriminator at every step, trained with noised gradients; a public key; a keyed digest of G"
+    )
 
     def declares(self) -> Mapping[str, Declared]:
-        bare = self.mechanism is not None
-        one = Declared("sum", "float32", 1)
         codec = "float32" if self.d_coding == "plain" else "bytes"
         with torch.device("meta"):
             numbers = self.steps * vector_size(self.discriminator(self.architecture))
@@ -116,26 +67,11 @@ class PsFedGan(PsFedGanSettings):
             "seed": Declared("each", "seed", 1),
             "architecture": Declared("each", "bytes", None, limit_bytes=40),
             "discriminators": Declared("each", codec, None, numbers=numbers),
-            "metric.sent_back": one,
+            "metric.sent_back": Declared("sum", "float32", 1),
         }
-        if self.says_labels:
-            parts["labels"] = Declared("each", "u1", self.task.classes)
-        return parts if bare else {**parts, "metric.loss_g": one, "metric.loss_d": one}
+        return parts | self.declares_besides()
 
     # -- both sides -----------------------------------------------------------------------------------------------
-
-    def twin(self, kept: State) -> twins.Twin:
-        """G_u or G_s as it is kept."""
-        return twins.Twin(self.generator().to(self.task.device), self.adam, kept)
-
-    def noise(self, seed: int, t: int, labels: Sequence[int], j: int = 0) -> gan.Batch:
-        """z_t and l_t of a public seed; l_t is one of these labels. j > 0: of D's further iterations."""
-        draw = Rng((seed,)).child("step", t, j).torch()
-        z = torch.randn(self.batch, self.z, generator=draw).to(self.task.device)
-        if not self.task.classes:
-            return z, None
-        some = torch.tensor(labels)[torch.randint(len(labels), (self.batch,), generator=draw)]
-        return z, some.to(self.task.device)
 
     def remembered(self, rows: Array, before: Array | None) -> Array | None:
         """What both sides remember of the D's that were published: what the next ones are coded under."""
@@ -147,24 +83,7 @@ class PsFedGan(PsFedGanSettings):
 
     def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:
         """A key of the server's own, no generator yet, and the real pictures for C."""
-        if start is not None:
-            raise VitrailError(
-                "from=: what a run of psfedgan has learned is tied to the secrets of its clients, which stay in that "
-                "run's folder; `vitrail resume` goes on there, or leave from= out"
-            )
-        held = data if data is not None and self.task.classes and data.labels is not None and len(data) else None
-        return {
-            "rounds": 0,
-            "key": self.source(rng.child("key"))(DIGEST),
-            "twins": {},
-            "real": None if held is None else {"pixels": held.pixels, "labels": held.labels},
-            "classifier": None,
-        }
-
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
-        """Clients first; the last rounds are the server's."""
-        t = server["rounds"]
-        return {**server, "rounds": t + 1}, clients if t < self.most_answers else ()
+        return {**super().server_init(rng, data, start), "key": self.source(rng.child("key"))(DIGEST)}
 
     def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
         """The server's public key, and the name of the last state that both agreed on."""
@@ -183,21 +102,19 @@ class PsFedGan(PsFedGanSettings):
         goes_on = kept is not None and (kept["generation"], kept["key"]) == (generation, key)
         if not goes_on and generation != (kept["generation"] + 1 if kept else 0):
             raise Malformed(f"it answers for generation {generation} of G, which was not asked for")
-        labels = [int(y) for y in np.flatnonzero(parts["labels"])] if self.says_labels else range(self.task.classes)
-        if self.task.classes and not labels:
-            raise Malformed("it says that it has no label at all")
+        labels = self.labels_said(parts)
         with torch.device("meta"):
             size = vector_size(self.discriminator(name))
         same_d = goes_on and kept["architecture"] == name
         published = kept["published"] if same_d else None
         vectors = self.unpacked(parts["discriminators"], size, published)
         with one_thread(), torch.enable_grad():
-            twin = self.twin(kept if goes_on else twins.begin(self.generator(), secret, generation))
+            twin = self.learner(kept if goes_on else twins.begin(self.generator(), secret, generation))
             D = self.discriminator(name).to(self.task.device).train()
             for t, vector in enumerate(vectors):
                 made = twin.makes(*self.noise(int(parts["seed"][0]), t, labels))
                 twin.step(from_vector(D, vector), made, self.g_loss)
-        after = twin.state()
+        after = {**twin.state(), "generation": generation}
         digest = twins.digest(after, vectors, secret)
         if not hmac.compare_digest(digest, parts["digest"].tobytes()):
             raise Malformed(
@@ -206,7 +123,7 @@ class PsFedGan(PsFedGanSettings):
             )
         if not twins.finite(after):
             raise Malformed(f"G is no longer finite after {twin.steps} steps; lower lr")
-        after |= {"key": key, "digest": digest, "labels": list(labels), "architecture": name}
+        after |= {"key": key, "digest": digest, "labels": labels, "architecture": name}
         after["published"] = self.remembered(vectors, published)
         return {**server, "twins": {**server["twins"], client: after}}
 
@@ -217,37 +134,6 @@ class PsFedGan(PsFedGanSettings):
         if sent.size != self.steps * size:
             raise Malformed(f"{sent.size:,} numbers of D's, expected are {self.steps} times {size:,}")
         return sent.reshape(self.steps, size)
-
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
-        """In the last rounds, train C; everything else was done as replies came."""
-        done = server["rounds"] - 1 - self.most_answers
-        if sums.clients or done < 0 or not server["twins"]:
-            return server
-        real = None if server["real"] is None else Pictures(server["real"]["pixels"], server["real"]["labels"])
-        lessons = classifier.Lessons(self.task, self.mixture(server), real, self.classifier_batch, self.real_share)
-        n = self.classifier_steps
-        steps = range(done * n, (done + 1) * n)
-        return {**server, "classifier": classifier.train(server["classifier"], lessons, steps, self.alone * n, rng)}
-
-    def mixture(self, server: State) -> Mixture:
-        """All G_s as one generator."""
-        found = [server["twins"][client] for client in sorted(server["twins"])]
-        parts = [from_vector(self.generator(), twin["generator"]).eval() for twin in found]
-        return Mixture(parts, self.z, knows([twin["labels"] for twin in found], self.task.classes))
-
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
-        """The mixture over all G_s, and the classifier once there is one; or a client's own G_u."""
-        if client is not None:
-            return gan.product(client["now"]["generator"], self.task, self.width, self.z)
-        found = [server["twins"][name] for name in sorted(server["twins"])]
-        parts = [from_vector(self.generator(), twin["generator"]).state_dict() for twin in found]
-        about = {"shape": list(self.task.shape), "classes": self.task.classes}
-        mixed = {**about, "width": self.width, "z": self.z, "labels": [twin["labels"] for twin in found]}
-        made = {"generator": Model("mixture", {**mixed, "parts": parts})}
-        if server["classifier"] is not None:
-            C = from_vector(network(self.task.shape[0], self.task.classes), server["classifier"]["network"])
-            made["classifier"] = Model("classifier", {**about, "weights": C.state_dict()})
-        return made
 
     # -- client ---------------------------------------------------------------------------------------------------
 

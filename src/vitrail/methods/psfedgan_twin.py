@@ -8,16 +8,13 @@ whoever lacks the key learns nothing from it, and whoever has it sees whether th
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from vitrail.methods import gan
-from vitrail.nets.flat import from_vector, to_vector
+from vitrail.nets.flat import to_vector
 from vitrail.privacy.noise import Source, gaussian
 from vitrail.privacy.primitives import agree, derive, key_stream, public
 from vitrail.state import State
@@ -67,48 +64,6 @@ def initial(G: nn.Module, seed: bytes) -> nn.Module:
                 if (bias := getattr(m, "bias", None)) is not None:
                     bias.zero_()
     return G
-
-
-class Twin:
-    """G and its Adam, on either side."""
-
-    def __init__(self, G: nn.Module, adam: Callable[[nn.Module, State | None], torch.optim.Adam], kept: State) -> None:
-        self.generation, self.steps = kept["generation"], kept["steps"]
-        self.G = from_vector(G, kept["generator"]).train()
-        self.optimizer = adam(self.G, kept["adam"])
-
-    def makes(self, z: Tensor, labels: Tensor | None) -> gan.Batch:
-        """G(z_t, l_t) with its graph, and l_t."""
-        return self.G(z, labels), labels
-
-    @torch.no_grad()
-    def fakes(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """G(z, l) as in training, but without a trace in BatchNorm's statistics: the server does not repeat it."""
-        norms = [m for m in self.G.modules() if isinstance(m, nn.BatchNorm2d)]
-        for m in norms:
-            m.track_running_stats = False
-        made: Tensor = self.G(z, labels)
-        for m in norms:
-            m.track_running_stats = True
-        return made
-
-    def step(self, D: nn.Module, made: gan.Batch, form: Literal["nonsaturating", "minimax"]) -> float:
-        """G^(t+1) <- F(G^(t)(z_t, l_t), D^(t+1)), the last two lines of Algorithm 1; returns G's loss.
-
-        `made` is G^(t)(z_t, l_t) and l_t: the client has it already, since D was trained on it.
-        """
-        x, labels = made
-        D.requires_grad_(False)  # on the client it is in training, on the server it never was: the same graph for both
-        loss = gan.g_loss(D(x, labels), form)
-        gan.step(self.optimizer, loss)
-        D.requires_grad_(True)
-        self.steps += 1
-        return float(loss.detach())
-
-    def state(self) -> State:
-        """What each side keeps."""
-        about = {"generation": self.generation, "steps": self.steps}
-        return {**about, "generator": to_vector(self.G), "adam": self.optimizer.state_dict()["state"]}
 
 
 def begin(G: nn.Module, secret: Secret, generation: int) -> State:

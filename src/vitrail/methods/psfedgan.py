@@ -5,29 +5,31 @@ secret seed. At every step t the client trains D_u on real pictures and G_u's fa
 both generators take the same step against that D_u (Algorithm 1). So G_s is G_u to the last bit and G never travels. In
 the end the server trains a classifier C on samples of all G_s and the few real pictures it holds.
 
-One message carries `steps` steps: every D_u as float32, exactly; one public seed for all z_t and l_t; the name of D_u's
-architecture; and a keyed digest (HMAC) of G_u. The server replays the steps on G_s. Where the digests differ, nothing
-of the round is kept, the client is left out with that reason, and the way back never sends G: a message names the last
-state that both agreed on. A client keeps that state until the next one is acknowledged; one that has lost it begins
-anew from the next secret seed, and so does the server. A lost reply, a killed client and a wrong bit all end there.
+One message carries `steps` steps: every D_u, exactly or rounded (d_coding); one public seed for all z_t and l_t; the
+name of D_u's architecture; and a keyed digest (HMAC) of G_u. Where D_u is rounded, both generators step against what
+was rounded, as in a channel with quantisation (section 3.3); D_u itself goes on in float32. The server replays the
+steps on G_s. Where the digests differ, nothing of the round is kept, the client is left out with that reason, and the
+way back never sends G: a message names the last state that both agreed on. A client keeps that state until the next one
+is acknowledged; one that has lost it begins anew from the next secret seed, and so does the server. A lost reply, a
+killed client and a wrong bit all end there.
 
 What leaves a client: its D's, its public key, and the set of labels that it has pictures of (no counts), for l_t is
 drawn from these: of other labels D_u only ever sees fakes, so G would learn nothing. label_sets=all keeps the set back.
 
-What differs from the paper: the secret seed is agreed on by X25519, anew for each client; C is trained in rounds of the
-server at the end, not from the start; D has GroupNorm, so that it is all in its weights; d_steps > 1 draws more fakes.
+What differs from the paper: the secret seed is agreed on by X25519, anew for each client (key_from=file: from a file
+that both were given, as the paper presumes); C is trained in rounds of the server at the end, not from the start; D has
+GroupNorm, so that it is all in its weights; d_steps > 1 draws more fakes.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitrail.data.pictures import Pictures
 from vitrail.determinism import one_thread
@@ -36,12 +38,12 @@ from vitrail.methods import psfedgan_twin as twins
 from vitrail.methods import psfedgan_user as user
 from vitrail.methods.base import Declared, Incoming, Outgoing, Reply
 from vitrail.methods.localgan import LocalGan
+from vitrail.methods.psfedgan_coding import Coding
 from vitrail.methods.psfedgan_settings import PsFedGanSettings
-from vitrail.nets.flat import from_vector, vector_size
+from vitrail.nets.flat import from_vector
 from vitrail.privacy.primitives import public
 from vitrail.rng import Rng
 from vitrail.state import State
-from vitrail.wire import deltas
 from vitrail.wire.codecs import Array
 
 DIGEST = 32  # bytes of a key, and of a digest
@@ -53,31 +55,37 @@ class PsFedGan(PsFedGanSettings, LocalGan):
 
     users: ClassVar[str] = "twins"
     leaves: ClassVar[str] = (
-        "the discriminator at every step, trained with noised gradients; a public key; a keyed digest of G"
+        "the discriminator at every step, trained with noised gradients; a public key, or none with key_from=file; "
+        "a keyed digest of G"
     )
 
     def declares(self) -> Mapping[str, Declared]:
         codec = "float32" if self.d_coding == "plain" else "bytes"
-        with torch.device("meta"):
-            numbers = self.steps * vector_size(self.discriminator(self.architecture))
+        numbers = self.steps * sum(self.coding(self.architecture).sizes)
         parts = {
             "digest": Declared("each", "bytes", DIGEST),
-            "key": Declared("each", "bytes", DIGEST),
             "generation": Declared("each", "int32", 1),
             "seed": Declared("each", "seed", 1),
             "architecture": Declared("each", "bytes", None, limit_bytes=40),
             "discriminators": Declared("each", codec, None, numbers=numbers),
             "metric.sent_back": Declared("sum", "float32", 1),
         }
+        if self.key_from == "agree":
+            parts["key"] = Declared("each", "bytes", DIGEST)
         return parts | self.declares_besides()
 
     # -- both sides -----------------------------------------------------------------------------------------------
 
-    def remembered(self, rows: Array, before: Array | None) -> Array | None:
-        """What both sides remember of the D's that were published: what the next ones are coded under."""
-        if self.d_coding == "plain":
-            return None
-        return np.array(rows[-2:] if before is None else np.vstack([before, rows])[-2:], np.float32)
+    def coding(self, architecture: str) -> Coding:
+        """How D's of an architecture travel."""
+        with torch.device("meta"):
+            return Coding.of(self.d_coding, self.discriminator(architecture))
+
+    def shared(self, client: str, own: bytes, client_key: bytes, server_key: bytes) -> twins.Secret:
+        """What a client and the server share: from one's private key and both public ones, or from a file."""
+        if self.key_from == "file":
+            return twins.secret_given(client)
+        return twins.secret_between(own, client_key, server_key, client)
 
     # -- server ---------------------------------------------------------------------------------------------------
 
@@ -85,29 +93,37 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         """A key of the server's own, no generator yet, and the real pictures for C."""
         return {**super().server_init(rng, data, start), "key": self.source(rng.child("key"))(DIGEST)}
 
+    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+        """Clients first; the last rounds are the server's. A file that it lacks shows before anybody is asked."""
+        server, who = super().open_round(server, clients, rng)
+        for client in who if self.key_from == "file" else ():
+            twins.secret_given(client)
+        return server, who
+
     def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
         """The server's public key, and the name of the last state that both agreed on."""
         twin = server["twins"].get(client)
-        parts: dict[str, tuple[str, Array]] = {"key": ("bytes", user.as_bytes(public(server["key"])))}
-        parts["generation"] = ("int32", np.array([twin["generation"] if twin else 0]))
+        parts: dict[str, tuple[str, Array]] = {"generation": ("int32", np.array([twin["generation"] if twin else 0]))}
+        if self.key_from == "agree":
+            parts["key"] = ("bytes", user.as_bytes(public(server["key"])))
         if twin:
             parts["agreed"] = ("bytes", user.as_bytes(twin["digest"]))
         return Outgoing(parts)
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         """Replay a client's steps on its G_s, and keep them if both sides now have the same."""
-        kept, key, generation = server["twins"].get(client), parts["key"].tobytes(), int(parts["generation"][0])
-        secret = twins.secret_between(server["key"], key, public(server["key"]), client)
+        kept, generation = server["twins"].get(client), int(parts["generation"][0])
+        key = parts["key"].tobytes() if self.key_from == "agree" else b""
+        secret = self.shared(client, server["key"], key, public(server["key"]))
         name = bytes(parts["architecture"]).decode("ascii", "replace")
         goes_on = kept is not None and (kept["generation"], kept["key"]) == (generation, key)
         if not goes_on and generation != (kept["generation"] + 1 if kept else 0):
             raise Malformed(f"it answers for generation {generation} of G, which was not asked for")
         labels = self.labels_said(parts)
-        with torch.device("meta"):
-            size = vector_size(self.discriminator(name))
+        coding = self.coding(name)
         same_d = goes_on and kept["architecture"] == name
         published = kept["published"] if same_d else None
-        vectors = self.unpacked(parts["discriminators"], size, published)
+        vectors = coding.decode(parts["discriminators"], self.steps, published)
         with one_thread(), torch.enable_grad():
             twin = self.learner(kept if goes_on else twins.begin(self.generator(), secret, generation))
             D = self.discriminator(name).to(self.task.device).train()
@@ -119,21 +135,14 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         if not hmac.compare_digest(digest, parts["digest"].tobytes()):
             raise Malformed(
                 f"G_s differs from G_u after {twin.steps} steps; both go back to the last state they agreed on (if it "
-                "goes on, the two machines compute differently: use the same torch version and kind of processor)"
+                "goes on, the two machines compute differently: use the same torch version and kind of processor"
+                + ("; or the two have different key files)" if self.key_from == "file" else ")")
             )
         if not twins.finite(after):
             raise Malformed(f"G is no longer finite after {twin.steps} steps; lower lr")
         after |= {"key": key, "digest": digest, "labels": labels, "architecture": name}
-        after["published"] = self.remembered(vectors, published)
+        after["published"] = coding.remembered(vectors, published)
         return {**server, "twins": {**server["twins"], client: after}}
-
-    def unpacked(self, sent: Array, size: int, before: NDArray[np.float32] | None) -> NDArray[np.float32]:
-        """Every step's D_u, a row each."""
-        if self.d_coding == "delta":
-            return deltas.decode(sent.tobytes(), (self.steps, size), before)
-        if sent.size != self.steps * size:
-            raise Malformed(f"{sent.size:,} numbers of D's, expected are {self.steps} times {size:,}")
-        return sent.reshape(self.steps, size)
 
     # -- client ---------------------------------------------------------------------------------------------------
 

@@ -15,5 +15,10 @@ class PsFedGanSettings(LocalGanSettings):
     """What a run of PS-FedGAN may choose."""
 
     d_coding: Annotated[
-        Literal["plain", "delta"], Field(description="how D's travel, both exactly: float32, or coded changes of it")
+        Literal["plain", "delta", "int8", "int4"],
+        Field(description="how D's travel: exactly (float32, or coded changes of it), or rounded to 8 or 4 bits"),
     ] = "plain"
+    key_from: Annotated[
+        Literal["agree", "file"],
+        Field(description="G's secret seed: agreed on by X25519, or from CLIENT.key in the folder VITRAIL_KEYS"),
+    ] = "agree"

@@ -1,8 +1,9 @@
 """A generator that grows twice from one secret seed: on its client as G_u, on the server as G_s.
 
-Both sides run this code. The seed comes from a key that the two agree on (X25519), is expanded by ChaCha20, so that all
-of its 256 bits count, and never travels; nor does G. What a generator has become is named by a keyed digest (HMAC):
-whoever lacks the key learns nothing from it, and whoever has it sees whether the other side has the same bits.
+Both sides run this code. The seed comes from a key that the two agree on (X25519), or from a file that both were given;
+it is expanded by ChaCha20, so that all of its 256 bits count, and never travels; nor does G. What a generator has
+become is named by a keyed digest (HMAC): whoever lacks the key learns nothing from it, and whoever has it sees whether
+the other side has the same bits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from vitrail.nets.flat import to_vector
+from vitrail.privacy.key_file import read_key
 from vitrail.privacy.noise import Source, gaussian
 from vitrail.privacy.primitives import agree, derive, key_stream, public
 from vitrail.state import State
@@ -44,6 +46,11 @@ def secret_between(own: bytes, client_key: bytes, server_key: bytes, client: str
     """The secret of one client and the server, from one side's private key and both public ones."""
     other = server_key if public(own) == client_key else client_key
     return Secret(agree(own, other, PURPOSE + client_key + server_key), client)
+
+
+def secret_given(client: str) -> Secret:
+    """The secret of one client and the server, from a file that both were given."""
+    return Secret(derive(read_key(client), PURPOSE + b"file " + client.encode()), client)
 
 
 def stream(seed: bytes) -> Source:

@@ -14,11 +14,10 @@ from vitrail.determinism import one_thread
 from vitrail.methods import psfedgan_twin as twins
 from vitrail.methods.base import Incoming, Reply
 from vitrail.methods.localgan_training import User, new_discriminator
-from vitrail.nets.flat import to_vector
+from vitrail.nets.flat import from_vector, to_vector
 from vitrail.privacy.primitives import public
 from vitrail.rng import Rng
 from vitrail.state import State
-from vitrail.wire import deltas
 from vitrail.wire.codecs import Array
 
 if TYPE_CHECKING:
@@ -46,40 +45,40 @@ def held(run: PsFedGan, state: State, message: Incoming, secret: twins.Secret, r
     return found, back
 
 
-def train(run: PsFedGan, before: State, data: Pictures, seed: int, rng: Rng) -> tuple[State, Array, Array]:
-    """All steps of one message: what the client then has, each step's D_u, and mean losses of G and D."""
-    vectors: list[Array] = []
+def train(run: PsFedGan, before: State, data: Pictures, seed: int, rng: Rng) -> tuple[State, Array, Array, Array]:
+    """All steps of one message: what the client then has, each step's D_u, each as it is read, and mean losses."""
+    coding, vectors, read = run.coding(run.architecture), [], []
+    D_read = run.discriminator(run.architecture).to(run.task.device).train()
 
     def published(D: nn.Module) -> nn.Module:
         vectors.append(to_vector(D))  # (D_u^(t+1), z_t, l_t)
-        return D
+        read.append(coding.as_read(vectors[-1]))
+        return from_vector(D_read, read[-1])
 
     with one_thread(), torch.enable_grad():
         gan = User(run, before)
-        losses = list(gan.steps(data, seed, rng, published))
-    return (
-        {**gan.state(), "generation": before["generation"]},
-        np.stack(vectors),
-        np.array(losses).mean(0).astype(np.float32),
-    )
+        losses = np.array(list(gan.steps(data, seed, rng, published)))
+    after = {**gan.state(), "generation": before["generation"]}
+    return after, np.stack(vectors), np.stack(read), losses.mean(0).astype(np.float32)
 
 
 def client_round(run: PsFedGan, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
     """Go on from what both sides have, and say how G_s becomes what G_u now is."""
-    key = public(state["key"])
-    secret = twins.secret_between(state["key"], key, message.parts["key"].tobytes(), state["name"])
+    key, theirs = public(state["key"]), message.parts["key"].tobytes() if "key" in message.parts else b""
+    secret = run.shared(state["name"], state["key"], key, theirs)
     before, back = held(run, state, message, secret, rng)
-    seed = rng.child("z").seed()
-    after, rows, losses = train(run, before, data, seed, rng)
-    after["digest"] = twins.digest(after, rows, secret)
-    after["published"] = run.remembered(rows, before["published"])
+    seed, coding = rng.child("z").seed(), run.coding(run.architecture)
+    after, rows, read, losses = train(run, before, data, seed, rng)
+    after["digest"] = twins.digest(after, read, secret)
+    after["published"] = coding.remembered(read, before["published"])
     parts: dict[str, Any] = {
         "digest": as_bytes(after["digest"]),
-        "key": as_bytes(key),
         "generation": np.array([after["generation"]]),
         "seed": np.array([seed], np.uint64),
         "architecture": as_bytes(run.architecture.encode()),
-        "discriminators": rows if run.d_coding == "plain" else as_bytes(deltas.encode(rows, before["published"])),
+        "discriminators": coding.encode(rows, before["published"]),
         "metric.sent_back": np.array([back], np.float32),
     }
+    if run.key_from == "agree":
+        parts["key"] = as_bytes(key)
     return {**state, "now": after, "before": before}, Reply(parts | run.says_besides(data, losses))

@@ -20,6 +20,15 @@ from vitrail.methods.base import Incoming, Method, Task
 from vitrail.rng import Rng
 
 RUN = b"a run for tests!"
+LOCAL = {
+    "width": 4,
+    "z": 8,
+    "d_width": 4,
+    "batch": 8,
+    "steps": 2,
+    "classifier_rounds": 1,
+    "classifier_steps": 2,
+}
 QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough to be tested in seconds
     "prism": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
     "moments": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
@@ -27,15 +36,8 @@ QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough
     "mdgan": {"width": 4, "z": 8, "batch": 16, "k": 2, "swap_every": 1},
     "gswgan": {"width": 4, "z": 8, "batch": 8, "pool": 16, "d_steps": 2, "d_batch": 8, "asked": 3},
     "dpfedgan": {"width": 4, "z": 8, "batch": 16, "g_steps": 2},
-    "psfedgan": {
-        "width": 4,
-        "z": 8,
-        "d_width": 4,
-        "batch": 8,
-        "steps": 2,
-        "classifier_rounds": 1,
-        "classifier_steps": 2,
-    },
+    "psfedgan": LOCAL,
+    "fullgan": LOCAL,
 }
 PRIVATE: dict[str, tuple[str, dict[str, Any]]] = {  # the same with a mechanism
     "prism, moments": ("prism", {"privacy": "moments", "epsilon": 9.8}),
@@ -45,6 +47,7 @@ PRIVATE: dict[str, tuple[str, dict[str, Any]]] = {  # the same with a mechanism
     ),
     "fedgan, dp-fedavg": ("fedgan", {"privacy": "dp-fedavg", "epsilon": 9.8}),
     "psfedgan, dp-sgd": ("psfedgan", {"privacy": "dp-sgd", "noise_multiplier": 1.0, "sample_rate": 0.3}),
+    "fullgan, dp-sgd": ("fullgan", {"privacy": "dp-sgd", "noise_multiplier": 1.0, "sample_rate": 0.3}),
     "gswgan, gradient": ("gswgan", {"privacy": "gradient", "epsilon": 9.8}),
     "dpfedgan, dp-fedavg": ("dpfedgan", {"privacy": "dp-fedavg", "epsilon": 9.8}),
 }

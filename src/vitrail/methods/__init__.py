@@ -28,6 +28,10 @@ METHODS: dict[str, tuple[str, str]] = {
         "vitrail.methods.psfedgan:PsFedGan",
         "the server grows each client's generator from its discriminators and a secret seed; trains a classifier",
     ),
+    "fullgan": (
+        "vitrail.methods.fullgan:FullGan",
+        "psfedgan without its secret: generator and discriminator both travel at every step, for comparison",
+    ),
     "gswgan": (
         "vitrail.methods.gswgan:GsWgan",
         "one generator on the server, a Wasserstein critic per client; gradients can be private",

@@ -8,11 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from tests.federation import digits, federate, quick, shares
-from tests.methods.test_psfedgan import agree, beginning, one_round, private, small
+from tests.methods.test_psfedgan import agree, beginning, one_round, private, small, told
+from vitrail.data.pictures import Pictures
 from vitrail.engines.replies import Failure
 from vitrail.errors import Malformed
+from vitrail.methods.base import Incoming
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy.claims import claim
+from vitrail.rng import Rng
 from vitrail.wire.message import decode
 from vitrail.wire.rounded import rounded
 
@@ -126,3 +129,22 @@ def test_with_noise_rounding_takes_nothing_away_from_the_claim(tmp_path):
     assert agree(fed, tmp_path)
     assert "labels" not in {p.name for _, data in traffic.replies for p in decode(data).parts}
     assert private(tmp_path, "client-0")["now"]["discriminator"].size == vector_size(method.discriminator("dcgan:4"))
+
+
+def test_four_bits_still_tell_whether_a_picture_was_there():
+    """A white picture in the place of one of eight; all that is random is new in each trial. The reader sees D's alone."""
+    some = digits().train.take(np.arange(8))
+    white = Pictures(
+        np.concatenate([some.pixels[1:], np.full((1, 1, 8, 8), 255, np.uint8)]), np.append(some.labels[1:], 3)
+    )
+    method, scores = small(d_coding="int4", steps=20, label_sets="all"), {False: [], True: []}
+    for k in range(30):
+        server, state, data = beginning(method)[0], method.client_init("a", Rng((k, 7))), white if k % 2 else some
+        told_ = Incoming(0, told(method, server))
+        sent = method.client_round(state, told_, data, Rng((k, 1)))[1].parts["discriminators"]
+        rows = method.coding("dcgan:4").decode(sent, 20, None)
+        nets = [from_vector(method.discriminator("dcgan:4"), row) for row in (rows[0], rows[-1])]
+        first, last = (float(D(torch.ones(1, 1, 8, 8), torch.tensor([3])).detach()) for D in nets)
+        scores[data is white].append(last - first)
+    auc = np.mean([a > b for a in scores[True] for b in scores[False]])
+    assert auc > 0.85

@@ -23,6 +23,15 @@ from vitrail.rng import Rng
 from vitrail.wire.message import decode
 
 RUN = b"a run for tests!"
+LOCAL = {
+    "width": 4,
+    "z": 8,
+    "d_width": 4,
+    "batch": 8,
+    "steps": 2,
+    "classifier_rounds": 1,
+    "classifier_steps": 2,
+}
 QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough to be tested in seconds
     "prism": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
     "moments": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
@@ -32,15 +41,8 @@ QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough
     "dpfedgan": {"width": 4, "z": 8, "batch": 16, "g_steps": 2},
     **{name: {"local_steps": 3, "batch": 8} for name in ("fedavg", "fedprox", "scaffold", "naivemix", "fedmix")},
     "sdafl": {"local_steps": 3, "batch": 8, "gan_steps": 3, "width": 4, "z": 8, "made": 12, "sure": 0.11},
-    "psfedgan": {
-        "width": 4,
-        "z": 8,
-        "d_width": 4,
-        "batch": 8,
-        "steps": 2,
-        "classifier_rounds": 1,
-        "classifier_steps": 2,
-    },
+    "psfedgan": LOCAL,
+    "fullgan": LOCAL,
 }
 PRIVATE: dict[str, tuple[str, dict[str, Any]]] = {  # the same with a mechanism
     "prism, moments": ("prism", {"privacy": "moments", "epsilon": 9.8}),
@@ -50,6 +52,7 @@ PRIVATE: dict[str, tuple[str, dict[str, Any]]] = {  # the same with a mechanism
     ),
     "fedgan, dp-fedavg": ("fedgan", {"privacy": "dp-fedavg", "epsilon": 9.8}),
     "psfedgan, dp-sgd": ("psfedgan", {"privacy": "dp-sgd", "noise_multiplier": 1.0, "sample_rate": 0.3}),
+    "fullgan, dp-sgd": ("fullgan", {"privacy": "dp-sgd", "noise_multiplier": 1.0, "sample_rate": 0.3}),
     "gswgan, gradient": ("gswgan", {"privacy": "gradient", "epsilon": 9.8}),
     "dpfedgan, dp-fedavg": ("dpfedgan", {"privacy": "dp-fedavg", "epsilon": 9.8}),
 }

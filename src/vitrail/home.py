@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def home() -> Path:
-    """The folder for downloads, caches and budgets: $VITRAIL_HOME, or the platform's user data folder."""
+    """The folder for downloads, caches, budgets and keys: $VITRAIL_HOME, or the platform's user data folder."""
     chosen = os.environ.get("VITRAIL_HOME")
     if chosen:
         return Path(chosen).expanduser()

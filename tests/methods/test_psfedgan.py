@@ -193,7 +193,7 @@ def test_an_eavesdropper_with_every_message_but_not_the_seed_gets_another_g(long
     labels = fed.server["twins"][c]["labels"]
 
     def replayed(secret):
-        twin = method.twin(twins.begin(method.generator(), secret, 0))
+        twin = method.learner(twins.begin(method.generator(), secret, 0))
         D = method.discriminator("dcgan:8")
         for client, data in traffic.replies:
             parts = {p.name: p.array() for p in decode(data).parts}

@@ -34,6 +34,10 @@ METHODS: dict[str, tuple[str, str]] = {
     "naivemix": ("vitrail.methods.fedmix:NaiveMix", "the same, pictures mixed with means of others' pictures"),
     "fedmix": ("vitrail.methods.fedmix:FedMix", "the same, mixup approximated from means of others' pictures"),
     "sdafl": ("vitrail.methods.sdafl:SdaFl", "the same, helped by pictures that clients' own GANs made once"),
+    "fullgan": (
+        "vitrail.methods.fullgan:FullGan",
+        "psfedgan without its secret: generator and discriminator both travel at every step, for comparison",
+    ),
     "gswgan": (
         "vitrail.methods.gswgan:GsWgan",
         "one generator on the server, a Wasserstein critic per client; gradients can be private",

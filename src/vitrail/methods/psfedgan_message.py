@@ -11,11 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.determinism import one_thread
-from vitrail.errors import Malformed
-from vitrail.methods import psfedgan_twin as twins
-from vitrail.nets.flat import from_vector, vector_size
+from vitrail.methods.localgan_training import Learner
+from vitrail.nets.flat import from_vector
 from vitrail.state import State
-from vitrail.wire import deltas
 from vitrail.wire.codecs import Array
 
 if TYPE_CHECKING:
@@ -40,25 +38,13 @@ class Published:
 def read(run: PsFedGan, parts: Mapping[str, Array], before: State | None) -> Published:
     """A message, after what was kept of the one before it; nothing that is secret is needed."""
     name = bytes(parts["architecture"]).decode("ascii", "replace")
-    labels = [int(y) for y in np.flatnonzero(parts["labels"])] if run.says_labels else range(run.task.classes)
-    if run.task.classes and not labels:
-        raise Malformed("it says that it has no label at all")
-    with torch.device("meta"):
-        size = vector_size(run.discriminator(name))
+    labels, coding = run.labels_said(parts), run.coding(name)
     base = before["published"] if before is not None and before["architecture"] == name else None
-    rows = _rows(run, parts["discriminators"], size, base)
-    return Published(name, rows, int(parts["seed"][0]), labels, run.remembered(rows, base))
+    rows = coding.decode(parts["discriminators"], run.steps, base)
+    return Published(name, rows, int(parts["seed"][0]), labels, coding.remembered(rows, base))
 
 
-def _rows(run: PsFedGan, sent: Array, size: int, base: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    if run.d_coding == "delta":
-        return deltas.decode(sent.tobytes(), (run.steps, size), base)
-    if sent.size != run.steps * size:
-        raise Malformed(f"{sent.size:,} numbers of D's, expected are {run.steps} times {size:,}")
-    return sent.reshape(run.steps, size)
-
-
-def replay(run: PsFedGan, twin: twins.Twin, said: Published) -> list[float]:
+def replay(run: PsFedGan, twin: Learner, said: Published) -> list[float]:
     """Algorithm 1, server side: the steps of a message on a generator; returns G's loss at each."""
     with one_thread(), torch.enable_grad():
         D = run.discriminator(said.architecture).to(run.task.device).train()

@@ -1,57 +1,24 @@
-"""PS-FedGAN's settings; methods/psfedgan.py says what they change."""
+"""The settings of PS-FedGAN that are its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from vitrail.privacy.settings import Private
+from vitrail.methods.localgan_settings import LocalGanSettings
 
 
 @dataclass(frozen=True)
-class PsFedGanSettings(Private):
+class PsFedGanSettings(LocalGanSettings):
     """What a run of PS-FedGAN may choose."""
 
-    privacy: Annotated[
-        Literal["none", "dp-sgd"], Field(description="dp-sgd: noise on D's gradients; all else follows from D")
-    ] = "none"
-    steps: Annotated[int, Field(ge=1, le=1000, description="steps of G, and so D's, in one message")] = 10
-    d_steps: Annotated[int, Field(ge=1, description="iterations of D in a step")] = 1
-    batch: Annotated[
-        int, Field(ge=2, description="pictures, and fakes, in a step; dp-sgd: fakes, and what sums are divided by")
-    ] = 16
-    width: Annotated[int, Field(ge=4, le=512, description="G's channels in the layer nearest to the picture")] = 16
-    z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
-    d_kind: Annotated[Literal["dcgan", "dense"], Field(description="D's architecture; a client may have its own")] = (
-        "dcgan"
-    )
-    d_width: Annotated[int, Field(ge=1, le=512, description="D's width; a client may have its own")] = 16
     d_coding: Annotated[
-        Literal["plain", "delta"], Field(description="how D's travel, both exactly: float32, or coded changes of it")
+        Literal["plain", "delta", "int8", "int4"],
+        Field(description="how D's travel: exactly (float32, or coded changes of it), or rounded to 8 or 4 bits"),
     ] = "plain"
-    lr: Annotated[float, Field(gt=0, description="G's learning rate, by Adam")] = 2e-3
-    d_lr: Annotated[float, Field(gt=0, description="D's learning rate, by Adam")] = 1e-3
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
-    g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
-    label_sets: Annotated[
-        Literal["auto", "declared", "all"],
-        Field(description="l_t from the labels that a client says it has, or from all; auto: all with privacy"),
-    ] = "auto"
-    classifier_rounds: Annotated[
-        int, Field(ge=0, description="rounds at the end that train the server's classifier; at most half of all")
-    ] = 10
-    classifier_steps: Annotated[int, Field(ge=1, description="the classifier's steps in such a round")] = 50
-    classifier_batch: Annotated[int, Field(ge=2, description="pictures in a step of the classifier")] = 64
-    real_share: Annotated[
-        float, Field(ge=0, le=1, description="share of real pictures in the classifier's batch, where there are any")
-    ] = 0.25
-    clip: Annotated[float, Field(gt=0, description="dp-sgd: largest norm of one picture's gradient (C)")] = 1.0
-    sample_rate: Annotated[
-        float, Field(gt=0, le=1, description="dp-sgd: chance of a picture to be in a step; public, like batch")
-    ] = 0.05
-
-    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 90, "server_share": 0.01}
-    mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd",)
+    key_from: Annotated[
+        Literal["agree", "file"],
+        Field(description="G's secret seed: agreed on by X25519, or from CLIENT.key in the folder VITRAIL_KEYS"),
+    ] = "agree"

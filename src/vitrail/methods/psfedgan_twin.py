@@ -1,23 +1,22 @@
 """A generator that grows twice from one secret seed: on its client as G_u, on the server as G_s.
 
-Both sides run this code. The seed comes from a key that the two agree on (X25519), is expanded by ChaCha20, so that all
-of its 256 bits count, and never travels; nor does G. What a generator has become is named by a keyed digest (HMAC):
-whoever lacks the key learns nothing from it, and whoever has it sees whether the other side has the same bits.
+Both sides run this code. The seed comes from a key that the two agree on (X25519), or from a file that both were given;
+it is expanded by ChaCha20, so that all of its 256 bits count, and never travels; nor does G. What a generator has
+become is named by a keyed digest (HMAC): whoever lacks the key learns nothing from it, and whoever has it sees whether
+the other side has the same bits.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from vitrail.methods import gan
-from vitrail.nets.flat import from_vector, to_vector
+from vitrail.nets.flat import to_vector
+from vitrail.privacy.key_file import read_key
 from vitrail.privacy.noise import Source, gaussian
 from vitrail.privacy.primitives import agree, derive, key_stream, public
 from vitrail.state import State
@@ -49,6 +48,11 @@ def secret_between(own: bytes, client_key: bytes, server_key: bytes, client: str
     return Secret(agree(own, other, PURPOSE + client_key + server_key), client)
 
 
+def secret_given(client: str) -> Secret:
+    """The secret of one client and the server, from a file that both were given."""
+    return Secret(derive(read_key(client), PURPOSE + b"file " + client.encode()), client)
+
+
 def stream(seed: bytes) -> Source:
     """As many bytes as are wanted from a seed, unpredictable without it."""
     cipher = key_stream(seed)
@@ -67,48 +71,6 @@ def initial(G: nn.Module, seed: bytes) -> nn.Module:
                 if (bias := getattr(m, "bias", None)) is not None:
                     bias.zero_()
     return G
-
-
-class Twin:
-    """G and its Adam, on either side."""
-
-    def __init__(self, G: nn.Module, adam: Callable[[nn.Module, State | None], torch.optim.Adam], kept: State) -> None:
-        self.generation, self.steps = kept["generation"], kept["steps"]
-        self.G = from_vector(G, kept["generator"]).train()
-        self.optimizer = adam(self.G, kept["adam"])
-
-    def makes(self, z: Tensor, labels: Tensor | None) -> gan.Batch:
-        """G(z_t, l_t) with its graph, and l_t."""
-        return self.G(z, labels), labels
-
-    @torch.no_grad()
-    def fakes(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """G(z, l) as in training, but without a trace in BatchNorm's statistics: the server does not repeat it."""
-        norms = [m for m in self.G.modules() if isinstance(m, nn.BatchNorm2d)]
-        for m in norms:
-            m.track_running_stats = False
-        made: Tensor = self.G(z, labels)
-        for m in norms:
-            m.track_running_stats = True
-        return made
-
-    def step(self, D: nn.Module, made: gan.Batch, form: Literal["nonsaturating", "minimax"]) -> float:
-        """G^(t+1) <- F(G^(t)(z_t, l_t), D^(t+1)), the last two lines of Algorithm 1; returns G's loss.
-
-        `made` is G^(t)(z_t, l_t) and l_t: the client has it already, since D was trained on it.
-        """
-        x, labels = made
-        D.requires_grad_(False)  # on the client it is in training, on the server it never was: the same graph for both
-        loss = gan.g_loss(D(x, labels), form)
-        gan.step(self.optimizer, loss)
-        D.requires_grad_(True)
-        self.steps += 1
-        return float(loss.detach())
-
-    def state(self) -> State:
-        """What each side keeps."""
-        about = {"generation": self.generation, "steps": self.steps}
-        return {**about, "generator": to_vector(self.G), "adam": self.optimizer.state_dict()["state"]}
 
 
 def begin(G: nn.Module, secret: Secret, generation: int) -> State:

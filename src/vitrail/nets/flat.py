@@ -21,9 +21,18 @@ def to_vector(net: nn.Module) -> NDArray[np.float32]:
     return torch.cat([t.detach().flatten().float().cpu() for t in _floats(net)]).numpy()
 
 
+def tensor_sizes(net: nn.Module) -> tuple[int, ...]:
+    """The lengths of the pieces that a network's vector is made of; a network on the meta device will do.
+
+    >>> tensor_sizes(nn.Linear(2, 3))
+    (6, 3)
+    """
+    return tuple(t.numel() for t in _floats(net))
+
+
 def vector_size(net: nn.Module) -> int:
     """The length of a network's vector; a network on the meta device will do."""
-    return sum(t.numel() for t in _floats(net))
+    return sum(tensor_sizes(net))
 
 
 def learned(net: nn.Module) -> NDArray[np.bool_]:

@@ -93,7 +93,7 @@ class Eavesdropper:
 
     def __init__(self, kind: Kind, run: PsFedGan, secret: State | None, rng: Rng) -> None:
         self.kind, self.run = kind, replace(run, width=kind.width) if kind.width else run
-        self.twin = self.run.twin(begin(kind, self.run, secret, rng.child(kind.name).numpy().bytes(32)))
+        self.twin = self.run.learner(begin(kind, self.run, secret, rng.child(kind.name).numpy().bytes(32)))
         self.losses: list[float] = []  # of G_A, the mean of each message's steps; nan where it missed one
 
     def hear(self, said: Published) -> None:

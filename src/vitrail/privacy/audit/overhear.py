@@ -44,7 +44,10 @@ class Wire:
         before = self.said.get(client)
         self.said[client] = said = read(self.run, parts, before.kept() if before else None)
         if client not in self.listening:
-            start, guess = self.secret(client, parts["key"].tobytes()), self.rng.child("guess", client)
+            start, guess = (
+                self.secret(client, parts["key"].tobytes() if "key" in parts else b""),
+                self.rng.child("guess", client),
+            )
             self.listening[client] = [
                 Eavesdropper(kind, self.run, start if kind.granted else None, guess) for kind in self.kinds
             ]
@@ -53,7 +56,7 @@ class Wire:
 
     def secret(self, client: str, key: bytes) -> State:
         """The true G before its first step."""
-        secret = twins.secret_between(self.key, key, public(self.key), client)
+        secret = self.run.shared(client, self.key, key, public(self.key))
         return twins.begin(self.run.generator(), secret, 0)
 
 
@@ -70,7 +73,7 @@ def overhear(
         crew = Crew(run, plan.id, root, holds, Path(folder))
         engine = Embedded(crew, plan.data.train, dropout=s.dropout)
 
-        def ask(requests: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | Failure]]:
+        def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
             for client, answer in engine.ask(requests):
                 if isinstance(answer, bytes):
                     under_way[client] = answer

@@ -23,11 +23,13 @@ from vitrail.privacy.audit.canaries import noise_pictures
 from vitrail.privacy.audit.exchange import ask
 from vitrail.rng import Rng
 from vitrail.state import State
+from vitrail.wire.codecs import Array
 
 ABOUT = "twin clients whose data differ by one unit, told apart by whole replies"
 LITTLE = 100  # times less noise, where the auditor learns what to look for
 LEARNED = 6  # replies of each twin that it learns from
 AROUND = 16
+PLAIN = {"d_coding": "plain", "key_from": "agree"}  # what is coded or rounded tells no more than what it was made from
 Floats = NDArray[np.float64]
 
 
@@ -37,9 +39,8 @@ def attack(target: Target) -> Finding | None:
     if mechanism is None or mechanism.name not in ("dp-sgd", "gradient"):
         return None
     given: Any = target.plan.method
-    method: Any = replace(given, task=replace(given.task, entropy="os"))
-    if hasattr(method, "d_coding"):
-        method = replace(method, d_coding="plain")  # the same numbers, without a code around them
+    plain = {name: value for name, value in PLAIN.items() if hasattr(given, name)}
+    method: Any = replace(given, **plain, task=replace(given.task, entropy="os"))
     quiet: Any = replace(method, noise_multiplier=mechanism.noise.multiplier / LITTLE, epsilon=None)
     server = method.server_init(target.rng.child("server"))
     both = twins(target, mechanism.unit)
@@ -71,10 +72,10 @@ def twins(target: Target, unit: str) -> tuple[Pictures, Pictures]:
 
 
 def reply(method: Any, server: State, held: Pictures, rng: Rng) -> Floats:
-    """All numbers of a client's first reply, but for what a person watches.
+    """All numbers of a client's first reply, but for what a person watches; keys and digests are none."""
+    parts = ask(method, server, "twin", held, rng).parts
+    return np.concatenate([np.ravel(a).astype(np.float64) for n, a in parts.items() if _counts(n, a)])
 
-    Where some are floats, only these: keys and digests, which are as random as noise, would drown them.
-    """
-    parts = [a for n, a in ask(method, server, "twin", held, rng).parts.items() if not n.startswith("metric.")]
-    floats = [a for a in parts if a.dtype.kind == "f"]
-    return np.concatenate([np.ravel(a).astype(np.float64) for a in floats or parts])
+
+def _counts(name: str, array: Array) -> bool:
+    return array.dtype.kind == "f" and not name.startswith("metric.")

@@ -153,7 +153,7 @@ def save_model(path: Path, model: Model, classes: Sequence[str], about: dict[str
 def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | None = None) -> Generator:
     """A generator from what a method produced, exactly as it would be after a trip through a file."""
     if model.kind == "classifier":
-        raise VitrailError("this is a classifier, which makes no pictures; vitrail.load_classifier reads it")
+        raise Malformed("this is a classifier, which makes no pictures; vitrail.load_classifier reads it")
     if not isinstance(model.kind, str) or model.kind not in READERS:
         raise Malformed(f"a model of kind {model.kind!r}; known are {', '.join(READERS)}: is this version too old?")
     try:

@@ -44,10 +44,8 @@ class Wire:
         before = self.said.get(client)
         self.said[client] = said = read(self.run, parts, before.kept() if before else None)
         if client not in self.listening:
-            start, guess = (
-                self.secret(client, parts["key"].tobytes() if "key" in parts else b""),
-                self.rng.child("guess", client),
-            )
+            key, guess = parts["key"].tobytes() if "key" in parts else b"", self.rng.child("guess", client)
+            start = self.secret(client, key)
             self.listening[client] = [
                 Eavesdropper(kind, self.run, start if kind.granted else None, guess) for kind in self.kinds
             ]

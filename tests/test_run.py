@@ -415,8 +415,8 @@ def test_fd_is_measured_along_the_way_and_the_best_round_is_kept(unbroken):
         assert ruler == "vitrail-cifar"
         data = load_data("digits", size=8)
         gauge = Gauge(data, best.about.get("trained_against", []))
-        assert gauge(best) == pytest.approx(min(fds), rel=1e-6)
-        assert gauge(vitrail.load(folder)) == pytest.approx(fds[-1], rel=1e-6), method
+        assert gauge.distance(best) == pytest.approx(min(fds), rel=1e-6)
+        assert gauge.distance(vitrail.load(folder)) == pytest.approx(fds[-1], rel=1e-6), method
 
 
 def test_measuring_changes_no_bit_of_the_model_and_can_be_left_out(unbroken, tmp_path):

@@ -172,7 +172,7 @@ def test_pictures_made_elsewhere_are_measured_as_a_generators_would_be(tmp_path)
 
 def test_a_gauge_ranks_models_on_the_same_noise_each_time():
     gauge = Gauge(digits(), [])
-    assert gauge(replay()) == gauge(replay()) < gauge(replay(0.2)) < gauge(replay(0.6))
+    assert gauge.distance(replay()) == gauge.distance(replay()) < gauge.distance(replay(0.2)) < gauge.distance(replay(0.6))
 
 
 def test_a_gauge_gives_the_distance_that_torchmetrics_gives_of_the_same_pictures():
@@ -191,7 +191,7 @@ def test_a_gauge_gives_the_distance_that_torchmetrics_gives_of_the_same_pictures
     with torch.no_grad():
         theirs.update(torch.from_numpy(watch.pixels).float() / 127.5 - 1, real=True)
         theirs.update((made * 255).round() / 127.5 - 1, real=False)
-    assert gauge(generator) == pytest.approx(float(theirs.compute()), rel=1e-3)
+    assert gauge.distance(generator) == pytest.approx(float(theirs.compute()), rel=1e-3)
 
 
 def test_a_generator_that_makes_no_numbers_is_not_measured_along_the_way():

@@ -172,7 +172,9 @@ def test_pictures_made_elsewhere_are_measured_as_a_generators_would_be(tmp_path)
 
 def test_a_gauge_ranks_models_on_the_same_noise_each_time():
     gauge = Gauge(digits(), [])
-    assert gauge.distance(replay()) == gauge.distance(replay()) < gauge.distance(replay(0.2)) < gauge.distance(replay(0.6))
+    assert (
+        gauge.distance(replay()) == gauge.distance(replay()) < gauge.distance(replay(0.2)) < gauge.distance(replay(0.6))
+    )
 
 
 def test_a_gauge_gives_the_distance_that_torchmetrics_gives_of_the_same_pictures():
@@ -195,7 +197,7 @@ def test_a_gauge_gives_the_distance_that_torchmetrics_gives_of_the_same_pictures
 
 
 def test_a_generator_that_makes_no_numbers_is_not_measured_along_the_way():
-    assert Gauge(digits(), [])(replay(float("nan"))) is None
+    assert Gauge(digits(), []).distance(replay(float("nan"))) is None
 
 
 def test_too_few_held_out_pictures_make_no_gauge():

@@ -56,9 +56,10 @@ class FullGan(LocalGan):
         return Outgoing({})
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
-        """Keep the last G_u."""
-        last = np.array(parts["generators"].reshape(self.steps, -1)[-1])
-        user = {"generator": last, "labels": self.labels_said(parts)}
+        """Keep the last G_u, and the mean of all so far."""
+        rows = parts["generators"].reshape(self.steps, -1)
+        mean = self.averaged(server["users"].get(client), rows)
+        user = {"generator": np.array(rows[-1]), "labels": self.labels_said(parts), **mean}
         return {**server, "users": dict(sorted({**server["users"], client: user}.items()))}
 
     # -- client ---------------------------------------------------------------------------------------------------

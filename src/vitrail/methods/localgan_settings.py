@@ -37,18 +37,22 @@ class LocalGanSettings(Private):
         Literal["auto", "declared", "all"],
         Field(description="l_t from the labels that a client says it has, or from all; auto: all with privacy"),
     ] = "auto"
+    average: Annotated[
+        float,
+        Field(ge=0, lt=1, description="the server uses a running mean of G's weights; how much it keeps at each step"),
+    ] = 0.99
     classifier_rounds: Annotated[
         int, Field(ge=0, description="rounds at the end that train the server's classifier; at most half of all")
     ] = 10
-    classifier_steps: Annotated[int, Field(ge=1, description="the classifier's steps in such a round")] = 50
+    classifier_steps: Annotated[int, Field(ge=1, description="the classifier's steps in such a round")] = 120
     classifier_batch: Annotated[int, Field(ge=2, description="pictures in a step of the classifier")] = 64
     real_share: Annotated[
         float, Field(ge=0, le=1, description="share of real pictures in the classifier's batch, where there are any")
-    ] = 0.25
+    ] = 0.5
     clip: Annotated[float, Field(gt=0, description="dp-sgd: largest norm of one picture's gradient (C)")] = 1.0
     sample_rate: Annotated[
         float, Field(gt=0, le=1, description="dp-sgd: chance of a picture to be in a step; public, like batch")
     ] = 0.05
 
-    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 90, "server_share": 0.01}
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 130, "server_share": 0.01}
     mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd",)

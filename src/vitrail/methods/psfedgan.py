@@ -119,7 +119,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
             raise Malformed(f"it answers for generation {generation} of G, which was not asked for")
         said = messages.read(self, parts, kept if goes_on else None)
         twin = self.learner(kept if goes_on else twins.begin(self.generator(), secret, generation))
-        messages.replay(self, twin, said)
+        mean = self.averaged(kept if goes_on else None, (G for _, G in messages.replay(self, twin, said)))
         after = {**twin.state(), "generation": generation}
         digest = twins.digest(after, said.discriminators, secret)
         if not hmac.compare_digest(digest, parts["digest"].tobytes()):
@@ -130,7 +130,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
             )
         if not twins.finite(after):
             raise Malformed(f"G is no longer finite after {twin.steps} steps; lower lr")
-        after |= {"key": key, "digest": digest, "labels": list(said.labels), **said.kept()}
+        after |= {"key": key, "digest": digest, "labels": list(said.labels), **said.kept(), **mean}
         return {**server, "twins": dict(sorted({**server["twins"], client: after}.items()))}
 
     # -- client ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vitrail.determinism import one_thread
 from vitrail.methods.localgan_training import Learner
-from vitrail.nets.flat import from_vector
+from vitrail.nets.flat import from_vector, to_vector
 from vitrail.state import State
 from vitrail.wire.codecs import Array
 
@@ -44,11 +44,10 @@ def read(run: PsFedGan, parts: Mapping[str, Array], before: State | None) -> Pub
     return Published(name, rows, int(parts["seed"][0]), labels, coding.remembered(rows, base))
 
 
-def replay(run: PsFedGan, twin: Learner, said: Published) -> list[float]:
-    """Algorithm 1, server side: the steps of a message on a generator; returns G's loss at each."""
+def replay(run: PsFedGan, twin: Learner, said: Published) -> Iterator[tuple[float, Array]]:
+    """Algorithm 1, server side: the steps of a message on a generator; gives its loss and what it is, at each."""
     with one_thread(), torch.enable_grad():
         D = run.discriminator(said.architecture).to(run.task.device).train()
-        return [
-            twin.step(from_vector(D, row), twin.makes(*run.noise(said.seed, t, said.labels)), run.g_loss)
-            for t, row in enumerate(said.discriminators)
-        ]
+        for t, row in enumerate(said.discriminators):
+            made = twin.makes(*run.noise(said.seed, t, said.labels))
+            yield twin.step(from_vector(D, row), made, run.g_loss), to_vector(twin.G)

@@ -99,4 +99,5 @@ class Eavesdropper:
     def hear(self, said: Published) -> None:
         """Take a message's steps."""
         heard = self.kind.hears(len(self.losses))
-        self.losses.append(float(np.mean(replay(self.run, self.twin, said))) if heard else math.nan)
+        losses = [loss for loss, _ in replay(self.run, self.twin, said)] if heard else [math.nan]
+        self.losses.append(float(np.mean(losses)))

@@ -16,7 +16,9 @@ from vitrail import config
 from vitrail.data import from_arrays
 from vitrail.data import load as load_data
 from vitrail.errors import Malformed, VitrailError
+from vitrail.evaluate.evaluation import halves
 from vitrail.evaluate.gauge import Gauge
+from vitrail.evaluate.stored import evaluate_stored
 from vitrail.folder import Folder
 from vitrail.plan import prepare
 from vitrail.privacy.ledger import read as read_ledger
@@ -454,3 +456,52 @@ def test_without_tensorboard_the_setting_is_refused_before_anything_is_written(t
     with pytest.raises(VitrailError, match=r"pip install 'vitrail\[tensorboard\]'"):
         tiny("fedgan", tmp_path / "x", tensorboard=True)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """Runs that make a classifier: one alone, one beside its generator."""
+    folder = tmp_path_factory.mktemp("named")
+    common = {"data": "digits", "size": 8, "clients": 2, "server_share": 0.1, "workers": 1, "grids": 1}
+    gan = {"width": 4, "z": 8, "d_width": 4, "steps": 2, "classifier_rounds": 2, "classifier_steps": 15}
+    vitrail.train("fedavg", **common, rounds=3, local_steps=4, measure_every=1, out=str(folder / "fedavg"))
+    vitrail.train("psfedgan", **common, rounds=4, measure_every=2, out=str(folder / "psfedgan"), **gan)
+    return folder
+
+
+def test_a_classifier_is_watched_kept_and_measured_by_its_accuracy(named):
+    folder = Folder(named / "fedavg")
+    accuracies = [row["accuracy"] for row in folder.rows()]
+    assert len(accuracies) == 3
+    assert all("fd" not in row for row in folder.rows())
+    validation, test = halves(digits().test)
+
+    def right(path, pictures):
+        says = vitrail.load_classifier(path).classify(torch.from_numpy(pictures.pixels).float() / 255).numpy()
+        return float((says == pictures.labels).mean())
+
+    assert right(folder.path, validation) == pytest.approx(accuracies[-1], abs=1e-6)
+    assert right(folder.best, validation) == pytest.approx(max(accuracies), abs=1e-6)
+    _, columns = evaluate_stored(folder.path)
+    (measure,) = columns[0].measures
+    assert (measure.name, measure.n_real) == ("accuracy", len(test))
+    assert measure.value == pytest.approx(right(folder.path, test), abs=1e-6)
+    assert not (folder.path / "samples.png").exists()
+    assert "accuracy" in folder.report.read_text()
+
+
+def test_a_run_with_both_is_measured_by_both(named):
+    folder = Folder(named / "psfedgan")
+    assert [sorted({"fd", "accuracy"} & set(row)) for row in folder.rows()] == [[], ["fd"], [], ["accuracy", "fd"]]
+    _, columns = evaluate_stored(folder.path, families=["oracle", "classifier"], n=60)
+    assert [m.name for m in columns[0].measures] == ["score", "oracle-gap", "accuracy"]
+    assert vitrail.load_classifier(folder.path).classes == vitrail.load(folder.path).classes
+
+
+def test_what_cannot_be_measured_is_said(named):
+    with pytest.raises(VitrailError, match="makes no pictures"):
+        evaluate_stored(named / "fedavg", families=["oracle"])
+    with pytest.raises(VitrailError, match="made no classifier"):
+        evaluate_stored(named / "psfedgan" / "model.safetensors", "digits", families=["classifier"])
+    with pytest.raises(VitrailError, match="load_classifier"):
+        vitrail.load(named / "fedavg")

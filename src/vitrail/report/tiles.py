@@ -74,6 +74,10 @@ def _model(run: Facts) -> Tile:
 
 def _distance(run: Facts) -> Tile:
     measured, lowest = series(run.rounds, FD), best(run.rounds)
+    if lowest is None and (named := series(run.rounds, "accuracy")):
+        last, value = named[-1]
+        most = max(named, key=lambda one: one[1])
+        return Tile("Accuracy", number(most[1]), f"best, round {most[0].number}; last {number(value)}")
     if lowest is None:
         return Tile("Distance (fd)", "Not measured", "along the way")
     last, value = measured[-1]

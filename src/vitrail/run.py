@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import numpy as np
 
 from vitrail import __version__, config
 from vitrail import state as store
-from vitrail.artifact import Classifier, Generator, load, load_classifier, open_classifier, open_model, save_model
+from vitrail.artifact import Classifier, Generator, load, load_classifier
 from vitrail.board import Board
 from vitrail.config import Settings
 from vitrail.data import draw_partition
@@ -24,9 +23,9 @@ from vitrail.engines.free import stretch
 from vitrail.engines.journal import Journal
 from vitrail.engines.rounds import Federation, Outcome, choose
 from vitrail.errors import VitrailError
-from vitrail.evaluate.gauge import Gauge, gauge_for
-from vitrail.folder import Folder, new_folder, public_name
-from vitrail.nets.features import TRAINED_ON
+from vitrail.evaluate.gauge import gauge_for
+from vitrail.folder import Folder, new_folder
+from vitrail.looking import finish, look, next_look
 from vitrail.plan import Plan, prepare
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.privacy.run_ledger import RunLedger
@@ -177,7 +176,7 @@ def _go(plan: Plan, watch: Watch) -> Run:
         while fed.round < s.rounds:
             began = time.perf_counter()
             played = stretch(
-                method, fed, plan.id, chosen, _next_look(s, fed.round), engine.ask, rng, journal,
+                method, fed, plan.id, chosen, next_look(s, fed.round), engine.ask, rng, journal,
                 quorum=s.quorum, tell=watch.during, before=ledger.opens,
             )  # fmt: skip
             for outcome, after in played:
@@ -186,7 +185,7 @@ def _go(plan: Plan, watch: Watch) -> Run:
                 began = time.perf_counter()
                 fed = after or fed
                 if after and closed:
-                    row, best = _look(plan, fed, row, gauge, best, ledger)
+                    row, best = look(plan, fed, row, gauge, best, ledger)
                 folder.log(row)
                 if after:
                     save()
@@ -203,7 +202,7 @@ def _go(plan: Plan, watch: Watch) -> Run:
                 f"mend that, then repeat the run with `vitrail run {folder.settings} out=...`"
             )
         ledger.closes()
-        _finish(plan, fed, gauge, ledger)
+        finish(plan, fed, gauge, ledger)
     write_report([folder.path], folder.report)
     run = Run(folder.path, s, folder.rows())
     watch.end(run)
@@ -222,49 +221,6 @@ def _first(plan: Plan, rng: Rng) -> Federation:
     return Federation(0, plan.method.server_init(rng.child("server", "init"), data, plan.start))
 
 
-def _draws(s: Settings, done: int) -> bool:
-    return done in {round((i + 1) * s.rounds / s.grids) for i in range(s.grids)}
-
-
-def _measures(s: Settings, done: int) -> bool:
-    return done % (s.measure_every or math.ceil(s.rounds / 10)) == 0 or done == s.rounds
-
-
-def _next_look(s: Settings, done: int) -> int:
-    """How many rounds will be done when the model is next looked at."""
-    return next((t for t in range(done + 1, s.rounds) if _draws(s, t) or _measures(s, t)), s.rounds)
-
-
-def _look(
-    plan: Plan,
-    fed: Federation,
-    row: dict[str, Any],
-    gauge: Gauge | None,
-    best: dict[str, Any] | None,
-    ledger: RunLedger,
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Where it is due, draw and measure what the run has made so far, and keep it if it is the best yet."""
-    s, folder = plan.settings, plan.folder
-    drawn, measured = _draws(s, fed.round), gauge is not None and _measures(s, fed.round)
-    products = plan.method.products(fed.server) if drawn or measured else {}
-    generator = open_model(products["generator"], plan.data.classes) if "generator" in products else None
-    if generator and drawn:
-        folder.samples.mkdir(exist_ok=True)
-        generator.grid(folder.samples / f"round-{fed.round:04d}.png", generator.page)
-    if gauge is None or not measured:
-        return row, best
-    if generator and (fd := gauge.distance(generator)) is not None:
-        row = {**row, "fd": fd}
-    if "classifier" in products:
-        row = {**row, "accuracy": gauge.accuracy(open_classifier(products["classifier"], plan.data.classes))}
-    name, goal = ("generator", "fd") if generator else ("classifier", "accuracy")
-    if goal in row and (best is None or (row[goal] < best[goal] if goal == "fd" else row[goal] > best[goal])):
-        best = {"round": fed.round, goal: row[goal]}
-        more = best | ({"ruler": gauge.ruler} if generator else {})
-        _keep(plan, fed, {name: folder.best}, [*folder.rows(), row], more, ledger)
-    return row, best
-
-
 def _row(o: Outcome, seconds: float) -> dict[str, Any]:
     return {
         "round": o.round,
@@ -281,50 +237,3 @@ def _row(o: Outcome, seconds: float) -> dict[str, Any]:
         "down": o.down,
         **{k: float(np.float32(v)) for k, v in o.metrics.items()},
     }
-
-
-def _keep(
-    plan: Plan,
-    fed: Federation,
-    places: dict[str, Path],
-    rows: Sequence[dict[str, Any]],
-    more: dict[str, Any],
-    ledger: RunLedger,
-) -> None:
-    """Write products of the method to files, with what a person should know of them."""
-    s = plan.settings
-    about = {
-        "vitrail": __version__,
-        "method": s.method,
-        "data": public_name(plan.data.name),
-        "clients": len(plan.clients),
-        "rounds": s.rounds,
-        "seed": s.seed,
-        "held_out": s.held_out,
-        "bytes_up": sum(r["bytes_up"] for r in rows),
-        "bytes_down": sum(r["bytes_down"] for r in rows),
-        "privacy": ledger.says,
-        "ledger": ledger.head,
-    }
-    if against := plan.against:
-        about["trained_against"] = list(against)
-        about["features"] = ", ".join(f"{psi}, trained on {TRAINED_ON[psi]}" for psi in against)
-    if plan.notes:
-        about["notes"] = list(plan.notes)
-    products = plan.method.products(fed.server)
-    for name, path in places.items():
-        save_model(path, products[name], plan.data.classes, about | more)
-
-
-def _finish(plan: Plan, fed: Federation, gauge: Gauge | None, ledger: RunLedger) -> None:
-    """Write what came out: the generator as the model, or the classifier where there is no other."""
-    folder, products = plan.folder, plan.method.products(fed.server)
-    model = "generator" if "generator" in products else "classifier"
-    # The model last: where it stands, all else does.
-    names = sorted(products, key=lambda n: n == model)
-    places = {n: folder.model if n == model else folder.path / f"{n}.safetensors" for n in names}
-    measured = {"ruler": gauge.ruler} if gauge and model == "generator" else {}
-    _keep(plan, fed, places, folder.rows(), measured, ledger)
-    if model == "generator":
-        generator = load(folder.model)
-        generator.grid(folder.path / "samples.png", generator.page)

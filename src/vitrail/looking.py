@@ -1,0 +1,108 @@
+"""What a run makes, looked at on the way and kept: pictures, a quick measure, the best round, the model files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail import __version__
+from vitrail.artifact import load, open_classifier, open_model, save_model
+from vitrail.config import Settings
+from vitrail.engines.rounds import Federation
+from vitrail.evaluate.gauge import Gauge
+from vitrail.folder import public_name
+from vitrail.nets.features import TRAINED_ON
+from vitrail.plan import Plan
+from vitrail.privacy.run_ledger import RunLedger
+
+
+def _draws(s: Settings, done: int) -> bool:
+    return done in {round((i + 1) * s.rounds / s.grids) for i in range(s.grids)}
+
+
+def _measures(s: Settings, done: int) -> bool:
+    return done % (s.measure_every or math.ceil(s.rounds / 10)) == 0 or done == s.rounds
+
+
+def next_look(s: Settings, done: int) -> int:
+    """How many rounds will be done when the model is next looked at."""
+    return next((t for t in range(done + 1, s.rounds) if _draws(s, t) or _measures(s, t)), s.rounds)
+
+
+def look(
+    plan: Plan,
+    fed: Federation,
+    row: dict[str, Any],
+    gauge: Gauge | None,
+    best: dict[str, Any] | None,
+    ledger: RunLedger,
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Where it is due, draw and measure what the run has made so far, and keep it if it is the best yet."""
+    s, folder = plan.settings, plan.folder
+    drawn, measured = _draws(s, fed.round), gauge is not None and _measures(s, fed.round)
+    products = plan.method.products(fed.server) if drawn or measured else {}
+    generator = open_model(products["generator"], plan.data.classes) if "generator" in products else None
+    if generator and drawn:
+        folder.samples.mkdir(exist_ok=True)
+        generator.grid(folder.samples / f"round-{fed.round:04d}.png", generator.page)
+    if gauge is None or not measured:
+        return row, best
+    if generator and (fd := gauge.distance(generator)) is not None:
+        row = {**row, "fd": fd}
+    if "classifier" in products:
+        row = {**row, "accuracy": gauge.accuracy(open_classifier(products["classifier"], plan.data.classes))}
+    name, goal = ("generator", "fd") if generator else ("classifier", "accuracy")
+    if goal in row and (best is None or (row[goal] < best[goal] if goal == "fd" else row[goal] > best[goal])):
+        best = {"round": fed.round, goal: row[goal]}
+        more = best | ({"ruler": gauge.ruler} if generator else {})
+        _keep(plan, fed, {name: folder.best}, [*folder.rows(), row], more, ledger)
+    return row, best
+
+
+def _keep(
+    plan: Plan,
+    fed: Federation,
+    places: dict[str, Path],
+    rows: Sequence[dict[str, Any]],
+    more: dict[str, Any],
+    ledger: RunLedger,
+) -> None:
+    """Write products of the method to files, with what a person should know of them."""
+    s = plan.settings
+    about = {
+        "vitrail": __version__,
+        "method": s.method,
+        "data": public_name(plan.data.name),
+        "clients": len(plan.clients),
+        "rounds": s.rounds,
+        "seed": s.seed,
+        "held_out": s.held_out,
+        "bytes_up": sum(r["bytes_up"] for r in rows),
+        "bytes_down": sum(r["bytes_down"] for r in rows),
+        "privacy": ledger.says,
+        "ledger": ledger.head,
+    }
+    if against := plan.against:
+        about["trained_against"] = list(against)
+        about["features"] = ", ".join(f"{psi}, trained on {TRAINED_ON[psi]}" for psi in against)
+    if plan.notes:
+        about["notes"] = list(plan.notes)
+    products = plan.method.products(fed.server)
+    for name, path in places.items():
+        save_model(path, products[name], plan.data.classes, about | more)
+
+
+def finish(plan: Plan, fed: Federation, gauge: Gauge | None, ledger: RunLedger) -> None:
+    """Write what came out: the generator as the model, or the classifier where there is no other."""
+    folder, products = plan.folder, plan.method.products(fed.server)
+    model = "generator" if "generator" in products else "classifier"
+    # The model last: where it stands, all else does.
+    names = sorted(products, key=lambda n: n == model)
+    places = {n: folder.model if n == model else folder.path / f"{n}.safetensors" for n in names}
+    measured = {"ruler": gauge.ruler} if gauge and model == "generator" else {}
+    _keep(plan, fed, places, folder.rows(), measured, ledger)
+    if model == "generator":
+        generator = load(folder.model)
+        generator.grid(folder.path / "samples.png", generator.page)

@@ -1,6 +1,7 @@
 """One-shot moments as a method; the battery is in test_conformance.py."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from tests.federation import digits, federate, quick, shares
 from vitrail import config
 from vitrail.errors import VitrailError
-from vitrail.methods.base import Task
+from vitrail.methods.base import Incoming, Task
 from vitrail.methods.prism_loss import summary_of
 from vitrail.privacy.accounting import epsilon
+from vitrail.rng import Rng
 from vitrail.wire.message import decode
 
 
@@ -110,3 +112,15 @@ def test_an_epsilon_that_cannot_be_had_is_refused_with_what_can(asked, says):
 
 def test_a_quick_method_of_the_battery_is_private_by_default():
     assert quick("moments").mechanism is not None
+
+
+def test_secure_sums_have_room_for_as_many_pictures_as_is_said():
+    """A client of 40 pictures of one class: counted whole where `most` allows it, cut where it does not."""
+    some = digits().train.take(np.flatnonzero(digits().train.labels == 3)[:40])
+    for most, counted in ((64, 40), (8, 8)):
+        method = quick("moments", privacy="none", most=most)
+        method = replace(method, task=replace(method.task, secure=2))
+        _, reply = method.client_round({}, Incoming(0, {}), some, Rng((1,)))
+        rows = reply.parts["sums"].reshape(10, -1)
+        assert rows[3, 0] / summary_of(method).count == counted
+        assert np.abs(rows).max() <= method.largest <= method.declares()["sums"].limit

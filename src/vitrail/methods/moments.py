@@ -31,8 +31,6 @@ from vitrail.state import State
 from vitrail.wire import scores
 from vitrail.wire.codecs import Array
 
-LARGEST = 2**27  # of one client's noised sum under secure aggregation: the modulus must hold all of them together
-
 
 @dataclass(frozen=True)
 class Moments(MaskSettings):
@@ -47,6 +45,11 @@ class Moments(MaskSettings):
     colluding: Annotated[
         int, Field(ge=0, description="with secure=: how many clients may side with the server, at most")
     ] = 0
+
+    most: Annotated[
+        int,
+        Field(ge=1, description="with secure=: pictures of one class that a client counts; it keeps back what is more"),
+    ] = 16_000
 
     mechanisms: ClassVar = ("moments",)
     default_epsilon: ClassVar = 9.8
@@ -105,11 +108,19 @@ class Moments(MaskSettings):
         """σ of what one client adds: all of it, or so much that those who can be relied on add up to all."""
         return self.sigma / math.sqrt(self.task.secure - self.colluding) if self.task.secure else self.sigma
 
+    @property
+    def largest(self) -> int:
+        """Of one client's noised sum under secure aggregation: the modulus must hold all of them together.
+
+        Half of it is for the sum; what is larger is cut there, which moves no two sums further apart.
+        """
+        return int(2 ** (1 + math.ceil(math.log2(self.most * summary_of(self).count))))
+
     def declares(self) -> Mapping[str, Declared]:
         parse_layers(self.features, self.layers)
         self.mechanism  # noqa: B018  an ε that cannot be had shows here
         if self.task.secure:
-            return {"sums": Declared("sum", "int64", self.numbers, limit=LARGEST)}
+            return {"sums": Declared("sum", "int64", self.numbers, limit=self.largest)}
         return {
             "sums": Declared("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: unpack(a, self.numbers))
         }
@@ -169,7 +180,7 @@ class Moments(MaskSettings):
         sums, source = feature_sums(self, data), self.source(rng.child("noise"))
         sent: Array
         if self.task.secure:
-            sent = noise_share(sums, self.share, source, LARGEST).reshape(-1)
+            sent = noise_share(sums, self.share, source, self.largest).reshape(-1)
         else:
             sent = pack(noised(sums, self.sigma, source), self.sigma)
         return {"sent": sent}, Reply({"sums": sent})

@@ -147,7 +147,7 @@ def _styled(tree: dict[str, Any]) -> Any:
     from vitrail.nets.padpaf import Content, Style
     from vitrail.nets.padpaf import Generator as Styled
 
-    sizes = tree["features"], tree["latent"], tree["label_maps"] == "federated"
+    sizes = tree["width"], tree["latent"], tree["label_maps"] == "federated"
     content, style = Content(tuple(tree["shape"]), tree["classes"], *sizes), None
     content.load_state_dict(tree["content"])
     if "style" in tree:

@@ -42,12 +42,10 @@ FEDERATED = ("generator", "discriminator")  # θ^fed: the parameters of G^c and 
 
 @dataclass(frozen=True)
 class PaDPaF(Simple):
-    """PaDPaF's settings; the paper's for MNIST are features=64, latent=128, style_depth=8, rounds=300."""
+    """PaDPaF's settings; the paper's for MNIST are width=64, latent=128, style_depth=8, rounds=300."""
 
     task: Task
-    features: Annotated[
-        int, Field(ge=4, le=512, description="channels of G's and D's layers; MNIST 64, CelebA 128")
-    ] = 32
+    width: Annotated[int, Field(ge=4, le=512, description="channels of G's and D's layers; MNIST 64, CelebA 128")] = 32
     latent: Annotated[int, Field(ge=2, le=1024, description="dimensions of z^c, and of z^s; MNIST 128, CelebA 256")] = (
         64
     )
@@ -82,15 +80,15 @@ class PaDPaF(Simple):
     def content(self) -> gan.Nets:
         """G^c and D^c, not yet initialised: the networks of which parameters are federated."""
         t = self.task
-        G = Content(t.shape, t.classes, self.features, self.latent, self.label_maps == "federated")
-        return {"generator": G, "discriminator": Discriminator(t.shape, t.classes, self.features)}
+        G = Content(t.shape, t.classes, self.width, self.latent, self.label_maps == "federated")
+        return {"generator": G, "discriminator": Discriminator(t.shape, t.classes, self.width)}
 
     def style(self, content: nn.Module) -> gan.Nets:
         """G^s_i with its conditional BatchNorm, and D^s_i: the networks that are private."""
         assert isinstance(content, Content)  # noqa: S101
         return {
             "style": Style(content, self.style_depth),
-            "style_discriminator": Discriminator(self.task.shape, 0, self.features),
+            "style_discriminator": Discriminator(self.task.shape, 0, self.width),
         }
 
     def declares(self) -> Mapping[str, Declared]:
@@ -142,7 +140,7 @@ class PaDPaF(Simple):
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """A client's own generator; the server has no style, so its generator is content with γ = 1 and β = 0."""
         content = self.content()["generator"]
-        tree = {"shape": list(self.task.shape), "classes": self.task.classes, "features": self.features}
+        tree = {"shape": list(self.task.shape), "classes": self.task.classes, "width": self.width}
         tree |= {"latent": self.latent, "style_depth": self.style_depth, "label_maps": self.label_maps}
         tree["content"] = from_vector(content, server["generator"]).state_dict()
         if client is not None:

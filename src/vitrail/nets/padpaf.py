@@ -71,7 +71,7 @@ class Content(nn.Module):
         self.labels = label_maps(features, classes if labelled else 0, self.layers)
 
     def forward(self, z: Tensor, norm: Callable[[int, Tensor], Tensor]) -> Tensor:
-        h = self.dense(z).view(-1, self.features, 4, 4)
+        h = self.dense(z).view(-1, self.features, 4, 4).contiguous(memory_format=torch.channels_last)  # faster on a CPU
         for k in range(0, self.layers - 1, 2):
             inner = self.convolutions[k](double(F.relu(norm(k, h))))
             h = double(h) + self.convolutions[k + 1](F.relu(norm(k + 1, inner)))
@@ -107,25 +107,25 @@ class Generator(nn.Module):
         style = self.style
         s = None if style is None else style(z[:, self.latent :])
         maps = self.content.labels if style is None or len(self.content.labels) else style.labels
-        styled = self.content.features // 2 if self.content.classes else self.content.features
+        f, classes = self.content.features, self.content.classes
+        styled = f // 2 if classes else f
 
         def norm(k: int, h: Tensor) -> Tensor:
-            h = self.norms[k](h)
-            by_style, by_label = h[:, :styled], h[:, styled:]
-            if style is not None:
-                by_style = conditioned(by_style, style.maps[k](s))
-            if len(maps) and y is not None:
-                by_label = conditioned(by_label, maps[k](y))
-            return torch.cat([by_style, by_label], 1)
+            by_style = style.maps[k](s) if style is not None else neutral(h, styled)
+            by_label = maps[k](y) if len(maps) and y is not None else neutral(h, f - styled)
+            gamma, beta = (
+                torch.cat(both, 1)[:, :, None, None]
+                for both in zip(by_style.chunk(2, 1), by_label.chunk(2, 1), strict=True)
+            )
+            return torch.addcmul(beta, gamma, self.norms[k](h))
 
         out: Tensor = self.content(z[:, : self.latent], norm)
         return out
 
 
-def conditioned(h: Tensor, affine: Tensor) -> Tensor:
-    """γ h + β, by picture and channel."""
-    gamma, beta = affine[:, :, None, None].chunk(2, 1)
-    return gamma * h + beta
+def neutral(h: Tensor, channels: int) -> Tensor:
+    """γ = 1 and β = 0 of some channels, for each picture."""
+    return torch.cat([h.new_ones(len(h), channels), h.new_zeros(len(h), channels)], 1)
 
 
 class Fixed(nn.Module):

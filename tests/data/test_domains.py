@@ -8,7 +8,7 @@ from scipy.ndimage import gaussian_filter
 from vitrail import config
 from vitrail.data import Pictures, load, parse_partition, partition
 from vitrail.data.catalog import DOMAINS
-from vitrail.data.domains import TRANSFORMS, in_domain
+from vitrail.data.domains import TRANSFORMS, held_out, in_domain
 from vitrail.errors import VitrailError
 from vitrail.plan import prepare
 from vitrail.rng import Rng
@@ -161,6 +161,9 @@ def test_a_run_takes_a_client_for_each_domain_and_transforms_its_pictures_alone(
     assert np.array_equal(plan.data.train.pixels[inverted], 255 - plain.train.pixels[inverted])
     assert np.array_equal(plan.data.train.pixels[flipped], plain.train.pixels[flipped][:, :, ::-1])
     assert np.array_equal(plan.data.test.pixels, plain.test.pixels)
+    seen = held_out(plan.data, "invert", seed=0)
+    assert np.array_equal(seen.pixels, 255 - plain.test.pixels)
+    assert np.array_equal(seen.labels, plain.test.labels)
 
 
 @pytest.mark.parametrize(

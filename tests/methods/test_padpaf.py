@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import vitrail
 from tests.federation import digits, federate, quick, same
 from vitrail.artifact import load, open_model, save_model
+from vitrail.cli import app
 from vitrail.errors import VitrailError
 from vitrail.methods import padpaf_training as training
 from vitrail.methods.base import Incoming, Sums
@@ -296,6 +298,28 @@ def test_a_clients_generator_is_loaded_from_a_runs_folder(tmp_path):
     plain = vitrail.train("dpfedgan", width=4, z=8, batch=64, g_steps=1, out=str(tmp_path / "plain"), **tiny)
     with pytest.raises(VitrailError, match="no generator of their own"):
         load_personal(plain.folder, "client-0")
+
+
+def test_the_command_line_draws_from_a_client(tmp_path, monkeypatch):
+    tiny = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "measure_every": 0}
+    run = vitrail.train("padpaf", width=4, latent=8, out=str(tmp_path / "run"), **tiny)
+    monkeypatch.chdir(tmp_path)
+    words = ["sample", str(run.folder), "--client", "client-1", "-n", "6", "--label", "3", "-o", "x.npz"]
+    drawn = []
+    for more in ([], ["--content-seed", "1"], ["--content-seed", "1", "--style-seed", "2"]):
+        assert CliRunner().invoke(app, [*words, *more]).exit_code == 0
+        with np.load("x.npz") as arrays:
+            drawn.append(len(np.unique(arrays["images"], axis=0)))
+    assert drawn == [6, 6, 1]
+
+
+def test_a_run_may_start_where_another_ended(tmp_path):
+    method = quick("padpaf")
+    fed, *_ = federate(method, tmp_path, rounds=1)
+    again = method.server_init(Rng((8,)), None, fed.server)
+    assert all(np.array_equal(again[name], fed.server[name]) for name in (*FEDERATED, "seed"))
+    with pytest.raises(VitrailError, match="another width"):
+        quick("padpaf", width=8).server_init(Rng((8,)), None, fed.server)
 
 
 def test_power_iteration_finds_the_largest_singular_value():

@@ -24,13 +24,18 @@ BATCH = 4096
 
 
 def in_domain(pictures: Pictures, domain: str, rng: Rng) -> Pictures:
-    """Pictures as the client of a domain would hold them; held-out ones too, for its evaluation."""
+    """Pictures as the client of a domain would hold them."""
     draw, apply = rng.child(domain).numpy(), TRANSFORMS[domain]
     done = [np.empty((0, *pictures.pixels.shape[1:]), np.uint8)]
     for at in range(0, len(pictures), BATCH):
         x = apply(torch.from_numpy(pictures.pixels[at : at + BATCH].astype(np.float32)) / 255, draw)
         done.append((x.clamp(0, 1) * 255).round().byte().numpy())
     return replace(pictures, pixels=np.concatenate(done))
+
+
+def held_out(data: Dataset, domain: str, seed: int) -> Pictures:
+    """The held-out pictures as the client of a domain would see them, for a run of this seed."""
+    return in_domain(data.test, domain, Rng((seed,)).child("domains", "test"))
 
 
 def in_domains(data: Dataset, shares: Partition, rng: Rng) -> Dataset:

@@ -125,7 +125,8 @@ class Generator(nn.Module):
 
 def neutral(h: Tensor, channels: int) -> Tensor:
     """γ = 1 and β = 0 of some channels, for each picture."""
-    return torch.cat([h.new_ones(len(h), channels), h.new_zeros(len(h), channels)], 1)
+    n = h.shape[0]  # len(h) would fix the size of a batch in an export
+    return torch.cat([h.new_ones(n, channels), h.new_zeros(n, channels)], 1)
 
 
 class Fixed(nn.Module):

@@ -14,9 +14,9 @@ OFF_DIAGONAL = 0.005  # λ_BT of Eq. 8
 def d_loss(real: Tensor, fake: Tensor, form: Form) -> Tensor:
     """What a discriminator lowers: E D(x̃) - E D(x), each beyond the margin of 1 left out by hinge.
 
-    >>> d_loss(torch.tensor([3.0]), torch.tensor([-0.5]), "wasserstein").item()
+    >>> d_loss(Tensor([3.0]), Tensor([-0.5]), "wasserstein").item()
     -3.5
-    >>> d_loss(torch.tensor([3.0]), torch.tensor([-0.5]), "hinge").item()
+    >>> d_loss(Tensor([3.0]), Tensor([-0.5]), "hinge").item()
     0.5
     """
     if form == "wasserstein":
@@ -34,7 +34,7 @@ def barlow_twins(A: Tensor, B: Tensor) -> Tensor:
 
     Twins that agree, with two features that do not correlate, cost nothing.
 
-    >>> A = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    >>> A = Tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
     >>> round(barlow_twins(A, A).item(), 4), round(barlow_twins(A, -A).item(), 4)
     (0.0, 8.0)
     """

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.nets.generators import double, ups
+from vitrail.nets.resampling import convolution_of_double
 from vitrail.rng import Rng
 
 
@@ -73,7 +75,7 @@ class Content(nn.Module):
     def forward(self, z: Tensor, norm: Callable[[int, Tensor], Tensor]) -> Tensor:
         h = self.dense(z).view(-1, self.features, 4, 4).contiguous(memory_format=torch.channels_last)  # faster on a CPU
         for k in range(0, self.layers - 1, 2):
-            inner = self.convolutions[k](double(F.relu(norm(k, h))))
+            inner = convolution_of_double(F.relu(norm(k, h)), cast(nn.Conv2d, self.convolutions[k]))
             h = double(h) + self.convolutions[k + 1](F.relu(norm(k + 1, inner)))
         return torch.tanh(self.last(F.relu(norm(self.layers - 1, h))))
 

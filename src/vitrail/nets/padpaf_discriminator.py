@@ -6,11 +6,16 @@ D(x, y) = y^T V φ(x) + ψ(φ(x)) (Eq. 5, Miyato & Koyama 2018), without an acti
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+
+from vitrail.nets.resampling import mean_of_convolution
+
+Layer = TypeVar("Layer", nn.Conv2d, nn.Linear, nn.Embedding)
 
 
 class Spectral(nn.Module):
@@ -34,11 +39,9 @@ class Spectral(nn.Module):
         return weight / torch.dot(self.u.clone(), matrix @ v)
 
 
-def spectral(layer: nn.Module) -> nn.Module:
+def spectral(layer: Layer) -> Layer:
     """A layer with its weight spectrally normalised."""
-    weight = layer.weight
-    assert isinstance(weight, Tensor)  # noqa: S101
-    parametrize.register_parametrization(layer, "weight", Spectral(len(weight)))
+    parametrize.register_parametrization(layer, "weight", Spectral(len(layer.weight)))
     return layer
 
 
@@ -69,10 +72,12 @@ class Block(nn.Module):
         self.bypass = spectral(nn.Conv2d(inside, outside, 1)) if halves else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        h: Tensor = self.conv2(F.relu(self.conv1(x if self.first else F.relu(x))))
+        h = F.relu(self.conv1(x if self.first else F.relu(x)))
         if self.halves:  # a mean and a 1x1 convolution commute, and the mean first is cheaper
-            h, x = F.avg_pool2d(h, 2), self.bypass(F.avg_pool2d(x, 2))
-        return x + h
+            out: Tensor = mean_of_convolution(h, self.conv2) + self.bypass(F.avg_pool2d(x, 2))
+        else:
+            out = x + self.conv2(h)
+        return out
 
 
 class Discriminator(nn.Module):

@@ -63,7 +63,10 @@ def test_private_style_never_leaves_the_client(tmp_path, label_maps):
     seen += b"".join(t.numpy().tobytes() for t in pack(fed.tree())[0].values())
     assert fed.server["generator"][:8].tobytes() in seen  # what is there is found
     for client in ("client-0", "client-1", "client-2"):
-        assert not [mark for mark in marks(method, private_of(tmp_path, client)) if mark in seen]
+        state = private_of(tmp_path, client)
+        assert not [mark for mark in marks(method, state) if mark in seen]
+        leak = seen + (state["style"] * np.float32(24 / 100)).astype("<f2").tobytes()
+        assert [mark for mark in marks(method, state) if mark in leak]
 
 
 def test_a_run_keeps_private_tensors_in_the_clients_folder_alone(tmp_path):
@@ -237,6 +240,28 @@ def test_a_loopless_client_takes_as_many_steps_on_average():
     assert np.mean(steps) == pytest.approx(10, abs=2)
     assert np.std(steps) == pytest.approx(np.sqrt(10 * 9), rel=0.2)
     assert len(list(training.batches(replace(method, loopless=False), SOME, Rng((1,))))) == 10
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"wire": "float16"}, {"loopless": True}, {"lam": 0.0}, {"loss": "wasserstein"}],
+    ids=str,
+)
+def test_every_choice_trains(tmp_path, setting):
+    fast = {"lr": 0.05, "local_epochs": 4}  # within hinge's margin both losses have the same gradient
+    plain, *_ = federate(quick("padpaf", **fast), tmp_path / "plain", rounds=1)
+    fed, outcomes, _ = federate(quick("padpaf", **fast, **setting), tmp_path / "other", rounds=1)
+    assert len(outcomes[0].answered) == outcomes[0].asked
+    assert all(np.isfinite(fed.server[name]).all() for name in FEDERATED)
+    assert not np.array_equal(fed.server["discriminator"], plain.server["discriminator"])
+
+
+@pytest.mark.parametrize(("fake_labels", "expected"), [("all", set(range(10))), ("own", {2, 3})])
+def test_fakes_have_all_labels_or_the_clients_own(fake_labels, expected):
+    method = quick("padpaf", fake_labels=fake_labels, batch=200)
+    data = digits().train.take(np.flatnonzero(np.isin(digits().train.labels, [2, 3])))
+    _, y = training.latents(method, training.labels_of_fakes(method, data), Rng((1,)).torch())
+    assert set(y.tolist()) == expected
 
 
 def test_the_papers_size_is_reached():

@@ -66,7 +66,7 @@ class PaDPaF(Simple):
     decay: Annotated[float, Field(gt=0, le=1, description="all rates fall by this factor each round")] = 0.99
     label_maps: Annotated[
         Literal["private", "federated"],
-        Field(description="the label's half of conditional BatchNorm; federated: labels unseen by a client are known"),
+        Field(description="the label's half of conditional BatchNorm: each client's own, or shared like content"),
     ] = "private"
     fake_labels: Annotated[Literal["all", "own"], Field(description="labels of fakes: all, or those of the client")] = (
         "all"

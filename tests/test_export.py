@@ -63,10 +63,15 @@ def test_pictures_are_those_of_sample_whatever_their_number(run, exported, n):
 
 @pytest.mark.parametrize(
     ("method", "labels", "settings"),
-    [("fedgan", 10, {"width": 4, "z": 8}), ("prism", 0, {"generator": "dcgan", "width": 0.1})],
-    ids=["ordinary weights", "masked, without labels"],
+    [
+        ("fedgan", 10, {"width": 4, "z": 8}),
+        ("prism", 0, {"generator": "dcgan", "width": 0.1}),
+        ("padpaf", 10, {"width": 4, "latent": 8, "label_maps": "federated"}),
+        ("padpaf", 0, {"width": 4, "latent": 8}),
+    ],
+    ids=["ordinary weights", "masked, without labels", "content", "content, without labels"],
 )
-def test_the_other_kind_and_pictures_without_labels(method, labels, settings, tmp_path):
+def test_the_other_kinds_and_pictures_without_labels(method, labels, settings, tmp_path):
     generator = untrained(method, labels, **settings)
     done = export_onnx(generator, tmp_path / "m.onnx")
     given = {"label": np.array([3, 1, 4])} if labels else {}

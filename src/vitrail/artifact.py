@@ -141,7 +141,23 @@ def _mixture(tree: dict[str, Any]) -> Any:
     return Mixture(parts, tree["z"], knows(tree["labels"], tree["classes"])).eval()
 
 
-READERS = {"masked": _masked, "ensemble": _ensemble, "dcgan": _dense, "mixture": _mixture}
+def _styled(tree: dict[str, Any]) -> Any:
+    """PaDPaF's content with a client's style, or with none; BatchNorm's statistics come from noise."""
+    from vitrail.nets.masked import recalibrate
+    from vitrail.nets.padpaf import Content, Style
+    from vitrail.nets.padpaf import Generator as Styled
+
+    sizes = tree["width"], tree["latent"], tree["label_maps"] == "federated"
+    content, style = Content(tuple(tree["shape"]), tree["classes"], *sizes), None
+    content.load_state_dict(tree["content"])
+    if "style" in tree:
+        style = Style(content, tree["style_depth"])
+        style.load_state_dict(tree["style"])
+    net = Styled(content, style)
+    return recalibrate(net, _noise({**tree, "seed": 0}, net.z))
+
+
+READERS = {"masked": _masked, "ensemble": _ensemble, "dcgan": _dense, "mixture": _mixture, "padpaf": _styled}
 
 
 def save_model(path: Path, model: Model, classes: Sequence[str], about: dict[str, Any]) -> None:

@@ -105,14 +105,23 @@ def sample(
     out: Annotated[
         str, typer.Option("-o", "--out", help="grid.png, or data.npz for arrays (images, labels)")
     ] = "grid.png",
+    client: Annotated[str | None, typer.Option(help="this client's own generator, of a run's folder")] = None,
+    content_seed: Annotated[int | None, typer.Option(min=0, help="padpaf: one content for all pictures")] = None,
+    style_seed: Annotated[int | None, typer.Option(min=0, help="padpaf: one style for all pictures")] = None,
 ) -> None:
-    """Draw pictures from a trained generator: MODEL is a model file or a run's folder."""
+    """Draw pictures from a trained generator: MODEL is a model file or a run's folder.
+
+    `vitrail sample runs/x --client client-3 --content-seed 7` draws one content in many styles of that client.
+    """
     from pathlib import Path
 
     from vitrail.artifact import load
     from vitrail.errors import VitrailError
+    from vitrail.personal import fixed, load_personal
 
-    generator = load(model)
+    generator = load(model) if client is None else load_personal(model, client)
+    if content_seed is not None or style_seed is not None:
+        generator = fixed(generator, content_seed, style_seed)
     path = Path(out)
     asked: int | str | None = (
         int(label) if label is not None and label.isdigit() and label not in generator.classes else label

@@ -25,12 +25,13 @@ MEANING = {
     "dcgan": "ordinary weights",
     "classifier": "ordinary weights; it names pictures and makes none",
     "mixture": "several generators of ordinary weights; noise says which of those that know a label is used",
+    "padpaf": "ordinary weights; content that all clients share, with one client's style or with none",
 }
 CODED = {("masked", "mask"), ("ensemble", "scores")}  # parts that stand for a number a weight
 STORED = "stored with the weights"
 NONE = "not there: it has GroupNorm"
 LABELS = {"vitrail": "made with vitrail", "data": "trained on", "seed": "seed of the run", "held_out": "share held out"}
-RECOMPUTED = "not stored: computed when loading, from noise that the seed gives"
+RECOMPUTED = "not stored: computed when loading, from noise that a seed gives"
 
 
 def inspect_model(path: str | Path) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def inspect_model(path: str | Path) -> dict[str, Any]:
         "settings": {k: plain(v) for k, v in model.items() if v is None or isinstance(v, str | int | float)},
         **_mask(kind, net),
         "batch_norm": RECOMPUTED
-        if kind in ("masked", "ensemble")
+        if kind in ("masked", "ensemble", "padpaf")
         else NONE
         if model.get("norm") == "group"
         else STORED,

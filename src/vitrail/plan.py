@@ -12,8 +12,10 @@ from vitrail.board import check_installed
 from vitrail.config import Settings
 from vitrail.data import from_torch, partition
 from vitrail.data import load as load_data
+from vitrail.data.domains import in_domains
 from vitrail.data.partitions import Partition
 from vitrail.data.pictures import Dataset
+from vitrail.data.specs import parse_partition
 from vitrail.engines.secure import check_secure
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
@@ -75,6 +77,8 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
     settings = _complete(settings, data)
     rng = Rng((settings.seed,)).child("partition").numpy()
     shares = partition(settings.partition, data, settings.clients, rng, settings.server_share)
+    if parse_partition(settings.partition).domains:
+        data = in_domains(data, shares, Rng((settings.seed,)).child("domains"))
     notes = _notes(settings, data)
     labelled = settings.labels == "auto" and data.train.labels is not None
     if labelled and settings.partition == "folders" and data.classes == data.groups:
@@ -153,12 +157,14 @@ def _notes(s: Settings, data: Dataset) -> list[str]:
 
 
 def _complete(s: Settings, data: Dataset) -> Settings:
-    """What follows from the data: its size, the features that have not seen it, one client for each sub-folder."""
+    """What follows from the data: its size, the features that have not seen it, clients for folders or domains."""
     found: dict[str, Any] = {"size": data.shape[1]}
     if getattr(s, "features", "") == "auto":
         found["features"] = choose_features(data.name)
     if s.partition == "folders" and "clients" not in s.model_fields_set and data.groups:
         found["clients"] = len(data.groups)
+    if "clients" not in s.model_fields_set and (domains := parse_partition(s.partition).domains):
+        found["clients"] = len(domains)
     return s.model_copy(update=found)
 
 

@@ -26,4 +26,33 @@ PARTITIONS: dict[str, str] = {
     "attribute:NAME": "half of the clients hold the pictures with the attribute, half those without",
     "attributes": "all attributes are dealt; a client holds every picture with one of its own (overlapping)",
     "folders": "by first-level sub-folder, each of which is a client",
+    "domains:mnist8": "dealt evenly, and each client's pictures pass one transform (PaDPaF); also cifar and new3",
+    "domains:mnist8:SHARE": "the same, and each client keeps the pictures of SHARE of the labels, drawn for it",
+    "domains:invert,blur,rotate": "the same with these transforms, one for each client",
+}
+
+DOMAINS: dict[str, tuple[str, ...]] = {
+    "mnist8": (
+        "zoom-in",
+        "zoom-out",
+        "invert",
+        "blur",
+        "flip-horizontal",
+        "flip-vertical",
+        "rotate",
+        "brightness",
+    ),
+    "cifar": (
+        "zoom-in",
+        "invert",
+        "blur",
+        "grayscale",
+        "flip-vertical",
+        "brightness",
+        "perspective",
+        "solarize",
+        "colour-1",
+        "colour-2",
+    ),
+    "new3": ("affine", "solarize", "erase"),
 }

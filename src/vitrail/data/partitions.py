@@ -48,6 +48,7 @@ _SCHEMES: dict[str, Callable[[Task], list[Indices]]] = {
     "attribute": schemes.attribute,
     "attributes": schemes.attributes,
     "folders": schemes.folders,
+    "domains": schemes.domains,
 }
 
 OVERLAPPING = ("bootstrap", "attributes")  # where a picture may belong to several clients, or to none
@@ -82,6 +83,8 @@ def partition(spec: str, data: Dataset, clients: int, rng: np.random.Generator, 
 def _names(spec: PartitionSpec, data: Dataset, clients: int) -> tuple[str, ...]:
     if spec.name == "folders":
         return data.groups
+    if spec.name == "domains":
+        return spec.domains
     if spec.name == "attributes" and clients == len(data.attributes):
         return data.attributes
     if spec.name == "attribute":

@@ -223,6 +223,20 @@ def folders(task: Task) -> list[Indices]:
     return [task.pool[groups[task.pool] == g] for g in range(task.clients)]
 
 
+def domains(task: Task) -> list[Indices]:
+    """Shuffled and dealt evenly, a client for each transform; of its share each keeps some labels, drawn for it."""
+    wanted, share = len(task.spec.domains), task.spec.number
+    if task.clients != wanted:
+        raise task.refuse(f"names {wanted} transforms, one for each of {task.clients} clients; use clients={wanted}")
+    parts = iid(task)
+    if share == 1:
+        return parts
+    kinds, labels = np.unique(task.labels()), task.data.train.labels
+    assert labels is not None  # noqa: S101
+    n = max(1, round(share * len(kinds)))
+    return [part[np.isin(labels[part], task.rng.choice(kinds, n, replace=False))] for part in parts]
+
+
 def _split(indices: Indices, parts: int) -> list[Indices]:
     """As equal parts as can be; none of none."""
     return np.array_split(indices, parts) if parts else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vitrail.data.catalog import PARTITIONS, SOURCES
+from vitrail.data.catalog import DOMAINS, PARTITIONS, SOURCES
 from vitrail.errors import VitrailError, nearest
 
 CIFAR_BATCHES = (1, 2, 3, 4, 5)
@@ -108,6 +108,7 @@ class PartitionSpec:
     count: int = 0  # N
     attribute: str = ""
     sets: tuple[tuple[int, ...], ...] = ()  # the classes of each client
+    domains: tuple[str, ...] = ()  # the transform of each client
 
     def __str__(self) -> str:
         return self.text
@@ -155,10 +156,28 @@ def _with_argument(text: str, name: str, argument: str) -> PartitionSpec:
         return PartitionSpec(text, name, number=_number("P", argument, zero=True, most=1.0))
     if name == "classes" and ("," in argument or "-" in argument or "+" in argument):
         return PartitionSpec(text, name, sets=tuple(parse_set(part) for part in argument.split(",")))
+    if name == "domains":
+        which, colon, share = argument.partition(":")
+        number = _number("SHARE", share, most=1.0) if colon else 1.0
+        return PartitionSpec(text, name, number=number, domains=_domains(which))
     count = _natural(argument)
     if count < 1:
         raise ValueError(f"N must be at least 1, got {argument}")
     return PartitionSpec(text, name, count=count)
+
+
+def _domains(text: str) -> tuple[str, ...]:
+    """The transforms of a set, or those that are named."""
+    if text in DOMAINS:
+        return DOMAINS[text]
+    known = dict.fromkeys(name for names in DOMAINS.values() for name in names)
+    named = tuple(text.split(","))
+    for name in named:
+        if name not in known:
+            raise ValueError(f"there is no transform or set {name!r}, {nearest(name, [*known, *DOMAINS])}")
+    if len(set(named)) < len(named):
+        raise ValueError("a transform is named twice")
+    return named
 
 
 def _number(what: str, text: str, *, zero: bool = False, most: float = math.inf) -> float:

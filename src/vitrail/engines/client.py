@@ -159,9 +159,8 @@ class Client:
 
     @property
     def path(self) -> Path:
-        """The file of this client's private state; whatever it is called, it lies in the folder."""
-        name = quote(self.name, safe=" ")
-        return self.folder / f"{name if len(name) <= 150 else digest(self.name).hex()}.safetensors"
+        """The file of this client's private state."""
+        return private_file(self.folder, self.name)
 
     def private(self) -> State | None:
         """What this client keeps, or None before its first round; another run's is refused."""
@@ -180,6 +179,12 @@ class Client:
     def _note(self, text: str) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         store.write_atomically(self.path.with_suffix(".error.txt"), text.encode(), 0o600)
+
+
+def private_file(folder: Path, client: str) -> Path:
+    """Where a client keeps its private state; whatever it is called, it lies in the folder."""
+    name = quote(client, safe=" ")
+    return folder / f"{name if len(name) <= 150 else digest(client).hex()}.safetensors"
 
 
 def _once(mechanism: Mechanism | None) -> bool:

@@ -28,6 +28,10 @@ METHODS: dict[str, tuple[str, str]] = {
         "vitrail.methods.psfedgan:PsFedGan",
         "the server grows each client's generator from its discriminators and a secret seed; trains a classifier",
     ),
+    "padpaf": (
+        "vitrail.methods.padpaf:PaDPaF",
+        "content is federated, style stays: every client has a generator of its own that draws what all know",
+    ),
     "fedavg": ("vitrail.methods.fedavg:FedAvg", "no generator: one classifier, averaged over the clients"),
     "fedprox": ("vitrail.methods.fedavg:FedProx", "the same, each client held near the global network"),
     "scaffold": ("vitrail.methods.scaffold:Scaffold", "the same, local steps corrected by control variates"),

@@ -1,0 +1,51 @@
+"""A client's own generator: what all share, from a run's checkpoint, joined with what it alone keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from vitrail import config
+from vitrail import state as store
+from vitrail.artifact import Generator, load, open_model
+from vitrail.engines.client import private_file
+from vitrail.errors import VitrailError, nearest
+from vitrail.folder import Folder
+from vitrail.methods.base import Model, Task
+
+
+def load_personal(run: str | Path, client: str) -> Generator:
+    """A client's generator; its private part is in its file in the run's clients/ folder, and nowhere else."""
+    place = Folder(Path(run))
+    if not place.settings.exists():
+        raise VitrailError(f"--client {client}: {run} is no run's folder; give the one that has its clients/")
+    private = private_file(place.clients, client)
+    if not private.exists():
+        known = sorted(p.stem for p in place.clients.glob("*.safetensors"))
+        raise VitrailError(f"--client {client}: that client keeps nothing in {place.clients}; {nearest(client, known)}")
+    settings = config.resolve(str(place.settings), {})
+    shared = load(place.model)
+    method = config.build_method(settings, Task(shared.shape, len(shared.classes), settings.rounds, settings.clients))
+    server, own = store.load(place.checkpoint)["federation"]["server"], store.load(private)["state"]
+    made, plain = method.products(server, own).get("generator"), method.products(server).get("generator")
+    if made is None or not own or (plain is not None and _same(made, plain)):
+        raise VitrailError(f"--client {client}: with method={settings.method} clients have no generator of their own")
+    return open_model(made, shared.classes, {**shared.about, "client": client})
+
+
+def _same(a: Model, b: Model) -> bool:
+    (arrays_a, shape_a), (arrays_b, shape_b) = store.pack(a.tree), store.pack(b.tree)
+    return shape_a == shape_b and all(arrays_a[name].equal(arrays_b[name]) for name in arrays_a)
+
+
+def fixed(generator: Generator, content: int | None = None, style: int | None = None) -> Generator:
+    """A personal generator whose pictures all have the content of a seed, or the style of one."""
+    from vitrail.nets.padpaf import Fixed
+    from vitrail.nets.padpaf import Generator as Styled
+
+    if not isinstance(generator.net, Styled) or generator.net.style is None:
+        raise VitrailError(
+            "--content-seed and --style-seed are for generators with a style, which method=padpaf makes; "
+            "name the client whose style it is with --client"
+        )
+    return replace(generator, net=Fixed(generator.net, content, style))

@@ -101,6 +101,9 @@ def compare(
     ),
     fid_n: Annotated[int, typer.Option(min=10, help="pictures, real and made, for fid")] = 2000,
     best: Annotated[bool, typer.Option("--best", help="measure each run's best round in place of its last")] = False,
+    only_: Annotated[
+        str, typer.Option("--only", help='runs by name, such as "Split-1*; *, 1%": * is anything, ; divides')
+    ] = "*",
 ) -> None:
     """Play several runs on the same data and seeds, and write one table: markdown, CSV and HTML.
 
@@ -115,12 +118,12 @@ def compare(
     from pathlib import Path
 
     from vitrail import config
-    from vitrail.compare import Asked, entries, place_name
+    from vitrail.compare import Asked, entries, only, place_name
     from vitrail.comparing import play_comparison
 
     whats = [w for w in configs if "=" not in w]
     changed = dict(map(config.parse_override, (w for w in configs if "=" in w)))
-    found = entries(whats, changed)
+    found = only(entries(whats, changed), only_)
     place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in whats))))
     asked = Asked(best, n, [name.strip() for name in metrics.split(",")], fid_n)
     try:

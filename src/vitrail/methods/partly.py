@@ -31,7 +31,7 @@ from vitrail.wire.codecs import Array
 
 @dataclass(frozen=True)
 class Partly(Simple):
-    """The settings of every method with content and style; the paper's for MNIST are width=64, latent=128, style_depth=8."""
+    """The settings of every method with content and style."""
 
     task: Task
     shared: Annotated[
@@ -168,8 +168,8 @@ class Partly(Simple):
         kept, measured = self.learn(nets, state, Pull(self.prox, told), message.round, data, rng)
         n = np.float32(len(data) / UNIT if self.weights == "examples" else 1.0)
         parts: dict[str, NDArray[Any]] = {"weight": np.array([n])}
-        for name in told:
-            parts[name] = n * (told[name].astype(np.float32) - to_vector(nets[name])[learned(nets[name])])  # line 11
+        for name, theta in told.items():
+            parts[name] = n * (theta.astype(np.float32) - to_vector(nets[name])[learned(nets[name])])  # line 11
         parts |= {f"metric.{k}": v for k, v in zip(self.metrics, measured[:, None], strict=True)}
         return {**closed(nets, self.federated), **kept}, Reply(parts)
 

@@ -1,4 +1,4 @@
-"""Simpson's paradox: a federated weight and a private bias (Almansoori, Horváth, Takáč; 2024; Section 5 and Appendix C.1).
+"""Simpson's paradox: a federated weight and a private bias (Almansoori, Horváth, Takáč; 2024; Section 5, Appendix C.1).
 
     python examples/simpson.py -o simpson.png
 

@@ -185,7 +185,7 @@ class Partly(Simple):
                 initialise(net, Rng((message.parts["seed"].tobytes(),)).child(name).torch())
         if not state:
             settle(nn.ModuleList(nets.values()))
-        elif told:
+        elif "power_iteration" in state:
             at = 0
             for name in told:
                 vector, own = to_vector(nets[name]), ~learned(nets[name])
@@ -197,9 +197,9 @@ class Partly(Simple):
 
 def closed(nets: gan.Nets, federated: Iterable[str]) -> State:
     """What a client keeps of its networks: all of the private ones, and of the others what is no parameter."""
-    own = [to_vector(nets[name])[~learned(nets[name])] for name in federated]
+    own = np.concatenate([np.empty(0, np.float32), *(to_vector(nets[n])[~learned(nets[n])] for n in federated)])
     private: State = {name: to_vector(net) for name, net in nets.items() if name not in federated}
-    return {**private, "power_iteration": np.concatenate(own)} if own else private
+    return {**private, "power_iteration": own} if len(own) else private
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def test_twins_share_content_or_style_and_no_gradient_enters_samples():
 
 
 def test_it_learns_to_rebuild_pictures():
-    method = quick("padpafvae", local_epochs=10, lr=3e-3, width=8, lam=0.01, beta=0.1, server_opt="average")
+    method = quick("padpafvae", local_epochs=6, lr=5e-3, width=8, lam=0.01, beta=0.1, server_opt="average")
     server, state, found = method.server_init(Rng((1,))), {}, []
     data = digits().train.take(np.arange(64))
     for t in range(3):

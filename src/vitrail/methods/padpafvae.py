@@ -1,4 +1,4 @@
-"""PaDPaF as a β-VAE: Almansoori, Horváth, Takáč; 2024; Appendix C.2.4 (after Kingma & Welling 2013, Higgins et al. 2017).
+"""PaDPaF as a β-VAE: Almansoori, Horváth, Takáč; 2024; Appendix C.2.4 (Kingma & Welling 2013, Higgins et al. 2017).
 
 z = (z^c, z^s). Federated are the content encoder p(z^c|x) and the decoder's convolutions G^c; private are the style
 encoder p(z^s|x), the vectorizer G^s_i and the conditional BatchNorm through which style enters G^c. A client lowers

@@ -21,6 +21,9 @@ def evaluate(
     ensemble: Annotated[
         bool, typer.Option("--ensemble", help="also a new mask for every batch, as papers sample (prism)")
     ] = False,
+    clients: Annotated[
+        bool, typer.Option("--clients", help="each client's own generator, on held-out pictures of its domain")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="of the noise")] = 0,
     out: Annotated[str | None, typer.Option("-o", "--out", help="write the figures here as JSON")] = None,
 ) -> None:
@@ -34,6 +37,8 @@ def evaluate(
 
     `vitrail evaluate npz:samples.npz --data mnist` measures pictures made elsewhere; folder:PATH does, too.
 
+    `vitrail evaluate runs/x --clients -n 2000` prints a line a client and keeps them in runs/x/clients.json
+
     No network that a model was trained against measures it. Pictures that chose the best round judge nothing.
     """
     from pathlib import Path
@@ -41,6 +46,7 @@ def evaluate(
     from rich.console import Console
 
     from vitrail.errors import VitrailError
+    from vitrail.evaluate.clients import evaluate_clients, show_clients
     from vitrail.evaluate.kept import write
     from vitrail.evaluate.samples import KINDS, evaluate_samples
     from vitrail.evaluate.show import show
@@ -52,13 +58,22 @@ def evaluate(
     chosen = [name.strip() for name in metrics.split(",")] if metrics else None
     with Console(stderr=True).status("loading") as status:
         how: dict[str, Any] = {"families": chosen, "n": n, "fid_n": fid_n, "seed": seed, "tell": status.update}
-        if model.startswith(KINDS):
+        if clients:
+            if data is not None or best or ensemble:
+                raise VitrailError("--clients measures a run's clients on its own data; leave the other options out")
+            found, columns = evaluate_clients(model, **how)
+        elif model.startswith(KINDS):
             if data is None or best or ensemble:
                 raise VitrailError(f"{model}: name the real pictures with --data; --best and --ensemble are for runs")
             found, columns = evaluate_samples(model, data, **how)
         else:
             found, columns = evaluate_stored(model, data, best=best, ensemble=ensemble, **how)
     console.print(f"{model} against held-out pictures of {found.name}\n", markup=False)
+    if clients:
+        show_clients(columns, console)
+        write(Path(out) if out else place.by_client, found, columns)
+        console.print(f"\nkept in {out or place.by_client}", markup=False)
+        return
     show(columns, console)
     own = place.settings.exists() and data is None  # what was measured on other data is not the run's own evaluation
     if out or own:
@@ -104,6 +119,9 @@ def compare(
     only_: Annotated[
         str, typer.Option("--only", help='runs by name, such as "Split-1*; *, 1%": * is anything, ; divides')
     ] = "*",
+    clients: Annotated[
+        bool, typer.Option("--clients", help="measure every client's own generator too, on its own domain")
+    ] = False,
 ) -> None:
     """Play several runs on the same data and seeds, and write one table: markdown, CSV and HTML.
 
@@ -125,7 +143,7 @@ def compare(
     changed = dict(map(config.parse_override, (w for w in configs if "=" in w)))
     found = only(entries(whats, changed), only_)
     place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in whats))))
-    asked = Asked(best, n, [name.strip() for name in metrics.split(",")], fid_n)
+    asked = Asked(best, n, [name.strip() for name in metrics.split(",")], fid_n, clients)
     try:
         done = play_comparison(found, _seeds(seeds), place, asked)
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from vitrail import config
 from vitrail.config import FREE, Settings, to_dict
 from vitrail.data import load as load_data
 from vitrail.errors import VitrailError
+from vitrail.evaluate.clients import by_client, evaluate_clients
 from vitrail.evaluate.evaluation import check_families
 from vitrail.evaluate.extractors import choose_ruler, inception
 from vitrail.evaluate.kept import read, write
@@ -45,6 +46,7 @@ class Asked:
     n: int = 2000
     families: Sequence[str] = ("fd-vitrail", "oracle", "classifier")
     fid_n: int = 2000
+    clients: bool = False  # every client's own generator, too
 
 
 def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
@@ -119,6 +121,8 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: Asked)
     if "fid" in families:
         inception()  # its weights are there, or the error says how to get them
     for entry in found:
+        if asked.best and asked.clients:
+            raise VitrailError("clients keep their last round alone; leave out --best, or --clients")
         if asked.best and entry.settings.measure_every == 0:
             raise VitrailError(f"{entry.name}: measure_every=0 keeps no best round; leave --best out, or measure some")
         for seed in seeds:
@@ -181,4 +185,8 @@ def _measure(folder: Folder, asked: Asked, ruler: str | None) -> list[Measure]:
         _, columns = evaluate_stored(folder.path if model == folder.model else model, data, **how)
         write(kept, data, columns)
         known = list(columns[0].measures)
+    if asked.clients:
+        data, columns = evaluate_clients(folder.path, kept=folder.by_client, **how)
+        write(folder.by_client, data, columns)
+        known = known + by_client(columns)
     return known

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from vitrail.compare import Asked, Entry, compare
 from vitrail.report import write_report
-from vitrail.standings import as_csv, markdown, standings
+from vitrail.standings import as_csv, by_clients, markdown, standings
 from vitrail.state import write_atomically
 from vitrail.watch import Terminal
 
@@ -31,19 +31,20 @@ def play_comparison(found: list[Entry], seeds: list[int], out: Path, asked: Aske
     finally:
         for terminal in seen:
             terminal.stop()
-    table = standings(found, asked)
-    write_atomically(out / "compare.md", markdown(table).encode())
+    tables = [table for table in (standings(found, asked), by_clients(found)) if table]
+    write_atomically(out / "compare.md", "\n".join(map(markdown, tables)).encode())
     write_atomically(out / "compare.csv", as_csv(found).encode())
     runs = [folder for e in found for folder in e.runs]
     if runs:
-        write_report(runs, out / "compare.html", out.name, [table])
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        shown.add_column(column, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*map(escape, row))
-    console.print()
-    console.print(shown)
-    console.print(f"\n{table.note}", markup=False)
+        write_report(runs, out / "compare.html", out.name, tables)
+    for table in tables:
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for column in table.columns:
+            shown.add_column(column, overflow="fold")
+        for row in table.rows:
+            shown.add_row(*map(escape, row))
+        console.print()
+        console.print(shown)
+        console.print(f"\n{table.note}", markup=False)
     console.print(f"\ntables: {out}/compare.md, compare.csv, compare.html", markup=False)
     return not any(e.failed for e in found)

@@ -32,6 +32,7 @@ class Folder:
     best = property(lambda self: self.path / "best.safetensors")
     ledger = property(lambda self: self.path / "ledger.json")
     evaluation = property(lambda self: self.path / "evaluation.json")
+    by_client = property(lambda self: self.path / "clients.json")
     audit = property(lambda self: self.path / "audit.json")
     report = property(lambda self: self.path / "report.html")
     partition = property(lambda self: self.path / "partition.png")

@@ -16,6 +16,19 @@ from vitrail.methods.base import Model, Task
 
 def load_personal(run: str | Path, client: str) -> Generator:
     """A client's generator; its private part is in its file in the run's clients/ folder, and nowhere else."""
+    generator, own = _of_client(run, client)
+    if not own:
+        method = config.resolve(str(Folder(Path(run)).settings), {}).method
+        raise VitrailError(f"--client {client}: with method={method} clients have no generator of their own")
+    return generator
+
+
+def load_of_client(run: str | Path, client: str) -> Generator:
+    """What a client draws with: its own generator, or, where it has none, the one that all share."""
+    return _of_client(run, client)[0]
+
+
+def _of_client(run: str | Path, client: str) -> tuple[Generator, bool]:
     place = Folder(Path(run))
     if not place.settings.exists():
         raise VitrailError(f"--client {client}: {run} is no run's folder; give the one that has its clients/")
@@ -29,8 +42,8 @@ def load_personal(run: str | Path, client: str) -> Generator:
     server, own = store.load(place.checkpoint)["federation"]["server"], store.load(private)["state"]
     made, plain = method.products(server, own).get("generator"), method.products(server).get("generator")
     if made is None or not own or (plain is not None and _same(made, plain)):
-        raise VitrailError(f"--client {client}: with method={settings.method} clients have no generator of their own")
-    return open_model(made, shared.classes, {**shared.about, "client": client})
+        return shared, False
+    return open_model(made, shared.classes, {**shared.about, "client": client}), True
 
 
 def _same(a: Model, b: Model) -> bool:

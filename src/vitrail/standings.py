@@ -21,6 +21,7 @@ from vitrail.report.tables import Table
 
 Key = tuple[str, str]  # a measure and the network it was taken with
 HIDDEN = ("kid", "precision", "recall", "density", "coverage", "linear-probe")  # in the CSV, or there were no room
+OF = " of client "  # in the name of one client's measure
 SAME = ("data", "size", "held_out", "labels", "clients", "partition", "server_share", "rounds", "per_round")
 
 
@@ -33,7 +34,7 @@ def differing(found: Sequence[Entry]) -> list[str]:
 
 def standings(found: Sequence[Entry], asked: Asked) -> Table:
     """One line a run: what it came to, what it cost; a figure of several seeds is mean ± standard deviation."""
-    keys = [k for k in _keys(found) if k[0] not in HIDDEN]
+    keys = [k for k in _keys(found) if k[0] not in HIDDEN and OF not in k[0]]
     columns = ["run", "seeds", *(f"{name} {_arrow(found, (name, by))}" for name, by in keys)]
     columns += ["round", "up", "down", "model", "seconds"]
     rows = []
@@ -41,6 +42,14 @@ def standings(found: Sequence[Entry], asked: Asked) -> Table:
         cells = [_over_seeds(e, k) for k in keys]
         rows.append([e.name, str(len(e.runs)), *cells, *_costs(e, asked)])
     return Table("Comparison", columns, rows, notes(found, asked))
+
+
+def by_clients(found: Sequence[Entry]) -> Table | None:
+    """One line a client, one column a run: the distance of each client's own generator, where clients were measured."""
+    keys = [k for k in _keys(found) if OF in k[0]]
+    rows = [[f"{name} {_arrow(found, (name, by))}", *(_over_seeds(e, (name, by)) for e in found)] for name, by in keys]
+    note = "Each client's own generator against held-out pictures that passed the client's transform."
+    return Table("By client", ["", *(e.name for e in found)], rows, note) if rows else None
 
 
 def notes(found: Sequence[Entry], asked: Asked) -> str:

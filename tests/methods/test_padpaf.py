@@ -139,7 +139,7 @@ def networks(method, seed=3):
     style = method.style(content["generator"])
     for name, net in {**content, **style}.items():
         initialise(net, Rng((seed,)).child(name).torch())
-    model = training.Networks(content, style, "cpu")
+    model = training.Networks({**content, **style}, "cpu")
     settle(model.D)
     return model
 

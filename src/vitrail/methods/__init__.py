@@ -32,6 +32,14 @@ METHODS: dict[str, tuple[str, str]] = {
         "vitrail.methods.padpaf:PaDPaF",
         "content is federated, style stays: every client has a generator of its own that draws what all know",
     ),
+    "padpafvae": (
+        "vitrail.methods.padpafvae:PaDPaFVae",
+        "the same split of a variational autoencoder: content's encoder and decoder federated, style private",
+    ),
+    "ditto": (
+        "vitrail.methods.ditto:Ditto",
+        "padpaf's networks, all of them averaged, and beside them a personal copy, held near; for comparison",
+    ),
     "fedavg": ("vitrail.methods.fedavg:FedAvg", "no generator: one classifier, averaged over the clients"),
     "fedprox": ("vitrail.methods.fedavg:FedProx", "the same, each client held near the global network"),
     "scaffold": ("vitrail.methods.scaffold:Scaffold", "the same, local steps corrected by control variates"),

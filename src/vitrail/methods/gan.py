@@ -87,7 +87,7 @@ def begun(start: State | None, first: State) -> State:
     """The vectors to begin with: new ones, or those of an earlier run of the same networks."""
     if start is None:
         return first
-    if any(start[name].shape != first[name].shape for name in first):
+    if any(name not in start or start[name].shape != first[name].shape for name in first):
         raise VitrailError("from= names a run with another width, picture size or labels; take one like this")
     return {name: start[name] for name in first}
 

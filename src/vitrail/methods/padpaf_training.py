@@ -21,37 +21,40 @@ from vitrail.rng import Rng
 
 if TYPE_CHECKING:
     from vitrail.methods.padpaf import PaDPaF
+    from vitrail.methods.partly import Partly, Pull
 
 
 class Networks:
     """All of a client's networks, joined as they are trained: G of content and style, D of both discriminators."""
 
-    def __init__(self, content: gan.Nets, style: gan.Nets, device: str) -> None:
-        G_c, G_s = content["generator"], style["style"]
-        D_c, D_s = content["discriminator"], style["style_discriminator"]
+    def __init__(self, nets: gan.Nets, device: str) -> None:
+        G_c, G_s, D_c, D_s = (nets[name] for name in ("generator", "style", "discriminator", "style_discriminator"))
         assert isinstance(G_c, Content) and isinstance(G_s, Style)  # noqa: S101, PT018
         assert isinstance(D_c, Discriminator) and isinstance(D_s, Discriminator)  # noqa: S101, PT018
         self.G = Generator(G_c, G_s).to(device).train()
         self.D = nn.ModuleList([D_c, D_s]).to(device).train()
         self.D.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         self.D_c, self.D_s = D_c, D_s
+        self.of_G: gan.Nets = {"generator": G_c, "style": G_s}
+        self.of_D: gan.Nets = {"discriminator": D_c, "style_discriminator": D_s}
 
 
 def train(
-    run: PaDPaF, model: Networks, optimizers: gan.Optimizers, data: Pictures, t: int, rng: Rng
+    run: PaDPaF, model: Networks, optimizers: gan.Optimizers, pull: Pull, data: Pictures, t: int, rng: Rng
 ) -> tuple[int, NDArray[Any]]:
     """The client's loop; returns the count of its steps of D, and the mean losses."""
     draw, labels = rng.child("training").torch(), labels_of_fakes(run, data)
     losses: list[Tensor] = []
     for real in batches(run, data, rng):
         loss_d, twins, loss_g = d_objective(run, model, real, latents(run, labels, draw, pairs=True))
-        gan.step(optimizers["D"], loss_d + run.lam * twins)  # line 25
+        gan.step(optimizers["D"], loss_d + run.lam * twins + pull(model.of_D))  # line 25
         t += 1
         if t % run.d_steps == 0:  # line 8: train_G
             z, y = latents(run, labels, draw)
             model.D.requires_grad_(False)
             fake = model.G(z, y)
-            gan.step(optimizers["G"], g_loss(model.D_c(fake, y)) + g_loss(model.D_s(fake)))  # line 22
+            loss = g_loss(model.D_c(fake, y)) + g_loss(model.D_s(fake))
+            gan.step(optimizers["G"], loss + pull(model.of_G))  # line 22
             model.D.requires_grad_(True)
         losses.append(torch.stack([loss_d, loss_g, twins]).detach())
     return t, torch.stack(losses).mean(0).cpu().numpy()
@@ -83,7 +86,7 @@ def labels_of_fakes(run: PaDPaF, data: Pictures) -> Tensor | None:
     return torch.arange(run.task.classes)
 
 
-def latents(run: PaDPaF, labels: Tensor | None, draw: torch.Generator, pairs: bool = False) -> gan.Batch:
+def latents(run: Partly, labels: Tensor | None, draw: torch.Generator, pairs: bool = False) -> gan.Batch:
     """(z^c, z^s) and y; with pairs also (z^c, z̃^s) and (z̃^c, z^s), in this order."""
     c, s, c2, s2 = torch.randn(4, run.batch, run.latent, generator=draw)
     z = torch.cat([c, s], 1)
@@ -94,7 +97,7 @@ def latents(run: PaDPaF, labels: Tensor | None, draw: torch.Generator, pairs: bo
     return z.to(run.task.device), None if y is None else y.to(run.task.device)
 
 
-def batches(run: PaDPaF, data: Pictures, rng: Rng) -> Iterator[gan.Batch]:
+def batches(run: Partly, data: Pictures, rng: Rng) -> Iterator[gan.Batch]:
     """Pictures of so many epochs; loopless, of a number of steps with that mean (line 10, π_i ∝ 1/|X_i|)."""
     an_epoch = -(-len(data) // run.batch)
     steps = max(1, round(run.local_epochs * an_epoch))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -54,3 +56,10 @@ def from_vector(net: nn.Module, vector: NDArray[np.float32]) -> nn.Module:
         for t, piece in zip(tensors, pieces, strict=True):
             t.copy_(piece.view_as(t))
     return net
+
+
+def load_learned(net: nn.Module, weights: NDArray[np.floating[Any]]) -> nn.Module:
+    """Put the weights alone back; statistics stay as they are."""
+    vector = to_vector(net)
+    vector[learned(net)] = weights
+    return from_vector(net, vector)

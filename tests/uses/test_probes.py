@@ -12,22 +12,28 @@ from vitrail.uses.probes import probe_run, squeezed, top
 def blobs(n, classes, seed, d=3):
     draw = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % classes
-    return torch.eye(classes)[y] @ torch.randn(classes, d, generator=torch.Generator().manual_seed(9)) * 3 + torch.randn(
-        n, d, generator=draw
-    ), y
+    return torch.eye(classes)[y] @ torch.randn(
+        classes, d, generator=torch.Generator().manual_seed(9)
+    ) * 3 + torch.randn(n, d, generator=draw), y
 
 
 def test_a_run_is_probed_for_labels_and_clients_beside_its_first_networks(opened):
     trained, untrained = probe_run(opened)
     names = [m.name for m in trained.measures]
-    assert names == ["label from content", "label from style", *(f"client from {w}" for w in ("content", "style", "style of all"))]
+    assert names == [
+        "label from content",
+        "label from style",
+        *(f"client from {w}" for w in ("content", "style", "style of all")),
+    ]
     assert [m.name for m in untrained.measures] == names
     for column in (trained, untrained):
         for m in column.measures:
             assert 0 <= m.low <= m.value <= m.high <= 1
             assert (m.n_real, m.n_fake) == (len(opened.views.test.client), len(opened.views.train.client))
     client = {m.name: m.value for m in trained.measures}
-    assert client["client from content"] > 0.6  # inverted pictures are told from others by any network; chance is a third
+    assert (
+        client["client from content"] > 0.6
+    )  # inverted pictures are told from others by any network; chance is a third
 
 
 def test_top_k_asks_whether_fewer_than_k_are_likelier():

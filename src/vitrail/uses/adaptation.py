@@ -143,13 +143,11 @@ def _draw(curves: dict[str, dict[int, dict[str, float]]], ruler: str, path: Path
     figure = Figure(figsize=(5.2, 3.2), layout="constrained")
     FigureCanvasAgg(figure)
     ax = figure.add_subplot()
-    colours: dict[str, str] = {}
     for (what, by_round), line in zip(curves.items(), ("-", "--"), strict=False):
         names: Sequence[str] = list(next(iter(by_round.values()), {}))
-        for name in names:
+        for k, name in enumerate(names):
             y = [values[name] for values in by_round.values() if name in values]
-            (drawn,) = ax.plot(list(by_round)[-len(y) :], y, line, label=f"{name}, {what}", color=colours.get(name))
-            colours[name] = str(drawn.get_color())
+            ax.plot(list(by_round)[-len(y) :], y, line, label=f"{name}, {what}", color=f"C{k}")
     ax.set_xlabel("round")
     ax.set_ylabel(f"Fréchet distance ({ruler})")
     ax.set_yscale("log")

@@ -30,10 +30,12 @@ def probe(
 def route(
     run: Run,
     pictures: Pictures = None,
-    by: Annotated[str, typer.Option(help="scaled: by each client's own pictures; plain: D as it is")] = "scaled",
+    by: Annotated[
+        str, typer.Option(help="typical of a client's pictures, or scaled or plain, by D itself")
+    ] = "typical",
     out: Annotated[str | None, typer.Option("-o", "--out", help="measuring: a picture of who gets whose")] = None,
 ) -> None:
-    """Whose is a picture? It goes to the client whose style discriminator is the most confident.
+    """Whose is a picture? It goes to the client whose style discriminator knows it best.
 
     `vitrail route runs/p new/*.png` names a client for each picture
 
@@ -50,7 +52,7 @@ def route(
     from vitrail.uses.trained import open_run, read_pictures
 
     if by not in BY:
-        raise VitrailError(f"--by {by}: there is {' and '.join(BY)}")
+        raise VitrailError(f"--by {by}: there are {', '.join(BY)}")
     opened = open_run(run)
     router = Router.of(opened)
     if pictures:

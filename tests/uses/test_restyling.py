@@ -106,19 +106,28 @@ def test_labels_steer_what_is_restyled(labelled, tmp_path):
 # -- routing ------------------------------------------------------------------------------------------------------
 
 
-def test_a_picture_goes_to_the_client_whose_discriminator_is_surest(opened):
-    router = Router.of(opened)
+def test_a_picture_goes_to_the_client_that_is_surest(opened):
+    """By hand: SciPy's Mahalanobis distance to each client's own features, and D itself."""
+    from scipy.spatial.distance import mahalanobis
+
+    router, names, train = Router.of(opened), opened.views.names, opened.views.train
     x = opened.views.test.x[::97]
-    names = opened.views.names
     own = {}
     for k, name in enumerate(names):
-        mine = opened.views.train.x[torch.from_numpy(opened.views.train.client == k)]
+        mine = train.x[torch.from_numpy(train.client == k)]
         with torch.no_grad():
-            own[name] = opened.trained.D_s[name](mine).numpy()
-    for picture, said in zip(x, router.route(x), strict=True):
-        with torch.no_grad():
-            says = {n: opened.trained.D_s[n](picture[None]).item() for n in names}
-        assert said == max(names, key=lambda n: (says[n] - own[n].mean()) / own[n].std(ddof=1))
+            own[name] = opened.trained.style(name, mine).double().numpy(), opened.trained.D_s[name](mine).numpy()
+    for picture in x:
+        far, says, scaled = {}, {}, {}
+        for name, (phi, d) in own.items():
+            covariance = np.cov(phi.T)
+            inverse = np.linalg.inv(covariance + 1e-3 * np.diag(covariance).mean() * np.eye(len(covariance)))
+            far[name] = mahalanobis(opened.trained.style(name, picture[None])[0].numpy(), phi.mean(0), inverse)
+            with torch.no_grad():
+                says[name] = opened.trained.D_s[name](picture[None]).item()
+            scaled[name] = (says[name] - d.mean()) / d.std(ddof=1)
+        assert router.route(picture[None]) == [min(names, key=far.__getitem__)]
+        assert router.route(picture[None], "scaled") == [max(names, key=scaled.__getitem__)]
         assert router.route(picture[None], "plain") == [max(names, key=says.__getitem__)]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.errors import VitrailError, nearest
 from vitrail.evaluate.show import show
 from vitrail.grid import write_grid
+from vitrail.rng import Rng
 from vitrail.uses.anonymity import measure_anonymity
 from vitrail.uses.latents import Maps, learn_maps
 from vitrail.uses.trained import Opened, keep, open_run, read_pictures
@@ -53,8 +54,9 @@ def _chosen(opened: Opened, files: Sequence[str], label: str | None) -> tuple[Te
         y = torch.tensor([opened.views.classes.index(str(label))] * len(files)) if labelled else None
         return read_pictures(opened, files), y
     test, n = opened.views.test, len(opened.views.names)
-    order = [np.flatnonzero(test.client == k % n)[k] for k in range(COLUMNS)]
-    some = test.take(np.array(order))
+    shuffled = Rng((0,)).child("pictures to restyle").numpy().permutation(len(test.client))
+    own = [shuffled[test.client[shuffled] == k] for k in range(n)]
+    some = test.take(np.array([own[k % n][k // n] for k in range(COLUMNS) if k // n < len(own[k % n])]))
     labels = some.pictures.labels
     return some.x, torch.from_numpy(labels) if labelled and labels is not None else None
 

@@ -1,8 +1,10 @@
 """Whose is a picture? Each client's style discriminator says how much it looks like one of its own.
 
-D^s_i was trained to tell client i's pictures from its fakes, and clients' outputs have no common scale. So each client
-also says how its own training pictures fare: `scaled` is D^s_i(x) less their mean, over their standard deviation, and
-the picture goes to the most confident client. Two numbers of each client travel for that, and no picture.
+D^s_i was trained to tell client i's pictures from its own fakes, so what it says of another client's picture means
+little. Three kinds of confidence, all computed at the client from what it holds:
+- `typical`: how near φ^s_i(x) is to those of its training pictures, by Mahalanobis' distance;
+- `scaled`: D^s_i(x) less its mean over its training pictures, over its standard deviation;
+- `plain`: D^s_i(x).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -17,43 +20,72 @@ from torch import Tensor
 
 from vitrail.determinism import one_thread
 from vitrail.evaluate.measure import Measure
-from vitrail.uses.trained import BATCH, Opened
+from vitrail.uses.trained import Opened, Trained
 from vitrail.uses.views import mean_over_pictures
 
-BY = ("scaled", "plain")
+By = Literal["typical", "scaled", "plain"]
+BY: tuple[By, ...] = get_args(By)
+RIDGE = 1e-3  # of the mean variance, so that features which never vary do not count for everything
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a client knows of its own training pictures: moments of φ^s_i, and of D^s_i."""
+
+    mean: Tensor
+    precision: Tensor
+    d_mean: Tensor
+    d_std: Tensor
+
+    @staticmethod
+    def of(phi: Tensor, says: Tensor) -> Own:
+        """From the features of its pictures and what D^s_i says of them."""
+        covariance = torch.cov(phi.T)
+        ridge = RIDGE * covariance.diagonal().mean() * torch.eye(len(covariance))
+        return Own(phi.mean(0), torch.linalg.inv(covariance + ridge), says.mean(), says.std())
+
+    def confidence(self, phi: Tensor, says: Tensor, by: By) -> Tensor:
+        """One number for each picture; higher is more confident."""
+        if by == "plain":
+            return says
+        if by == "scaled":
+            return (says - self.d_mean) / (self.d_std + 1e-6)
+        apart = phi - self.mean
+        return -((apart @ self.precision) * apart).sum(1)
 
 
 @dataclass(frozen=True)
 class Router:
-    """Confidences of all clients in one scale."""
+    """All clients' networks, and what each knows of its own pictures."""
 
-    opened: Opened
-    mean: Tensor  # (clients,), of D^s_i over client i's own training pictures
-    std: Tensor
+    trained: Trained
+    own: dict[str, Own]
 
     @staticmethod
     def of(opened: Opened) -> Router:
         """Each client looks at its own training pictures."""
-        train = opened.views.train
-        own = [
-            _says(opened, name, train.x[torch.from_numpy(train.client == k)])
-            for k, name in enumerate(opened.views.names)
-        ]
-        return Router(opened, torch.stack([o.mean() for o in own]), torch.stack([o.std() for o in own]))
+        train, own = opened.views.train, {}
+        for k, name in enumerate(opened.views.names):
+            phi = opened.trained.style(name, train.x[torch.from_numpy(train.client == k)])
+            own[name] = Own.of(phi, _says(opened.trained, name, phi))
+        return Router(opened.trained, own)
 
-    def confidences(self, x: Tensor, by: str = "scaled") -> Tensor:
-        """A row for each picture in [-1, 1], a column for each client; higher is more confident."""
-        says = torch.stack([_says(self.opened, name, x) for name in self.opened.views.names], 1)
-        return (says - self.mean) / (self.std + 1e-6) if by == "scaled" else says
+    def confidences(self, x: Tensor, by: By = "typical") -> Tensor:
+        """A row for each picture in [-1, 1], a column for each client."""
+        columns = []
+        for name, own in self.own.items():
+            phi = self.trained.style(name, x)
+            columns.append(own.confidence(phi, _says(self.trained, name, phi), by))
+        return torch.stack(columns, 1)
 
-    def route(self, x: Tensor, by: str = "scaled") -> list[str]:
+    def route(self, x: Tensor, by: By = "typical") -> list[str]:
         """The client to which each picture goes."""
-        return [self.opened.views.names[k] for k in self.confidences(x, by).argmax(1).tolist()]
+        return [list(self.own)[k] for k in self.confidences(x, by).argmax(1).tolist()]
 
 
 @torch.no_grad()
-def _says(opened: Opened, client: str, x: Tensor) -> Tensor:
-    return torch.cat([opened.trained.D_s[client](some) for some in x.split(BATCH)])
+def _says(trained: Trained, client: str, phi: Tensor) -> Tensor:
+    return trained.D_s[client].head(phi)
 
 
 def measure_routing(opened: Opened, router: Router) -> tuple[list[Measure], np.ndarray]:
@@ -64,9 +96,9 @@ def measure_routing(opened: Opened, router: Router) -> tuple[list[Measure], np.n
         for by in BY:
             to = router.confidences(test.x, by).argmax(1).numpy()
             right = np.asarray(to == test.client, np.float64)
-            if by == "scaled":
+            if by == BY[0]:
                 np.add.at(table, (test.client, to), 1)
-            note = f"chance: {1 / n:.1%}" + ("; D^s_i(x) as it is" if by == "plain" else "")
+            note = f"chance: {1 / n:.1%}"
             bounded = mean_over_pictures(right, test.shows)
             found.append(Measure(f"routed rightly, {by}", *bounded, len(to), 0, "higher", "D^s of each client", note))
     return found, table / table.sum(1, keepdims=True).clip(1)

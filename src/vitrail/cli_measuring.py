@@ -87,6 +87,9 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="folders of runs")],
     out: Annotated[str | None, typer.Option("-o", "--out", help="the page; by default RUN/report.html")] = None,
     title: Annotated[str, typer.Option(help="the page's title")] = "",
+    public: Annotated[bool, typer.Option("--public", help="nothing of clients' own style: for a page to give away")] = (
+        False
+    ),
 ) -> None:
     """One HTML page about a RUN, or about several side by side; it needs nothing but itself.
 
@@ -100,7 +103,7 @@ def report(
     from vitrail.report import write_report
 
     place = Path(out) if out else Folder(Path(runs[0])).report if len(runs) == 1 else Path("report.html")
-    write_report([Path(r) for r in runs], place, title)
+    write_report([Path(r) for r in runs], place, title, private=not public)
     typer.echo(f"report: {place}")
 
 

@@ -23,6 +23,7 @@ from vitrail.folder import Folder
 from vitrail.plan import prepare
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.problems import GIVEN
+from vitrail.report import curves
 from vitrail.rng import Rng
 from vitrail.run import Nobody
 from vitrail.state import load
@@ -78,6 +79,21 @@ def killed_at(call, when, method, out):
         os._exit(0)
 
 
+@pytest.fixture
+def charts_once(monkeypatch):
+    """Charts of the same numbers are the same: they are drawn once, or they would take half of the test's time."""
+    drawn, draw = {}, curves.draw
+
+    def once(*args, **named):
+        key = repr((args, named))
+        if key not in drawn:
+            drawn[key] = draw(*args, **named)
+        return drawn[key]
+
+    monkeypatch.setattr(curves, "draw", once)
+
+
+@pytest.mark.usefixtures("charts_once")
 @pytest.mark.parametrize(("method", "when"), [("prism", "before"), ("fedgan", "after")])
 def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(method, when, tmp_path):
     expected = result(tiny(method, tmp_path / "unbroken", **BRIEF).folder)

@@ -87,6 +87,9 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="folders of runs")],
     out: Annotated[str | None, typer.Option("-o", "--out", help="the page; by default RUN/report.html")] = None,
     title: Annotated[str, typer.Option(help="the page's title")] = "",
+    public: Annotated[bool, typer.Option("--public", help="nothing of clients' own style: for a page to give away")] = (
+        False
+    ),
 ) -> None:
     """One HTML page about a RUN, or about several side by side; it needs nothing but itself.
 
@@ -100,7 +103,7 @@ def report(
     from vitrail.report import write_report
 
     place = Path(out) if out else Folder(Path(runs[0])).report if len(runs) == 1 else Path("report.html")
-    write_report([Path(r) for r in runs], place, title)
+    write_report([Path(r) for r in runs], place, title, private=not public)
     typer.echo(f"report: {place}")
 
 
@@ -116,6 +119,9 @@ def compare(
     ),
     fid_n: Annotated[int, typer.Option(min=10, help="pictures, real and made, for fid")] = 2000,
     best: Annotated[bool, typer.Option("--best", help="measure each run's best round in place of its last")] = False,
+    only_: Annotated[
+        str, typer.Option("--only", help='runs by name, such as "Split-1*; *, 1%": * is anything, ; divides')
+    ] = "*",
     clients: Annotated[
         bool, typer.Option("--clients", help="measure every client's own generator too, on its own domain")
     ] = False,
@@ -133,12 +139,12 @@ def compare(
     from pathlib import Path
 
     from vitrail import config
-    from vitrail.compare import Asked, entries, place_name
+    from vitrail.compare import Asked, entries, only, place_name
     from vitrail.comparing import play_comparison
 
     whats = [w for w in configs if "=" not in w]
     changed = dict(map(config.parse_override, (w for w in configs if "=" in w)))
-    found = entries(whats, changed)
+    found = only(entries(whats, changed), only_)
     place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in whats))))
     asked = Asked(best, n, [name.strip() for name in metrics.split(",")], fid_n, clients)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,23 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
         if names.count(name) > 1 or not name.strip("."):
             raise VitrailError(f"a run is called {entry.name!r}; give each [[runs]] a name of its own, with letters")
     return found
+
+
+def only(found: Sequence[Entry], patterns: str) -> list[Entry]:
+    """The lines whose name matches one of the patterns, by semicolons; * stands for anything.
+
+    >>> [e.name for e in only(entries(["prism", "fedgan", "fedavg"], {}), "fed*; prism")]
+    ['prism', 'fedgan', 'fedavg']
+    >>> only(entries(["prism", "fedgan"], {}), "padpaf")
+    Traceback (most recent call last):
+    vitrail.errors.VitrailError: --only padpaf: no run is called so; there are 'prism', 'fedgan'
+    """
+    wanted = [pattern.strip() for pattern in patterns.split(";") if pattern.strip()]
+    for pattern in wanted:
+        if not any(fnmatchcase(e.name, pattern) for e in found):
+            names = ", ".join(repr(e.name) for e in found)
+            raise VitrailError(f"--only {pattern}: no run is called so; there are {names}")
+    return [e for e in found if any(fnmatchcase(e.name, pattern) for pattern in wanted)]
 
 
 def place_name(name: str) -> str:

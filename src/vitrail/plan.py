@@ -73,12 +73,7 @@ class Plan:
 
 def prepare(settings: Settings, given: Any = None) -> Plan:
     """Load the data, divide it, and build the method."""
-    data = _data(settings, given)
-    settings = _complete(settings, data)
-    rng = Rng((settings.seed,)).child("partition").numpy()
-    shares = partition(settings.partition, data, settings.clients, rng, settings.server_share)
-    if parse_partition(settings.partition).domains:
-        data = in_domains(data, shares, Rng((settings.seed,)).child("domains"))
+    settings, data, shares = divided(settings, given)
     notes = _notes(settings, data)
     labelled = settings.labels == "auto" and data.train.labels is not None
     if labelled and settings.partition == "folders" and data.classes == data.groups:
@@ -114,6 +109,17 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
     )
     _check(plan)
     return plan
+
+
+def divided(settings: Settings, given: Any = None) -> tuple[Settings, Dataset, Partition]:
+    """A run's data and who holds which of it, with its labels even where the run does without them."""
+    data = _data(settings, given)
+    settings = _complete(settings, data)
+    rng = Rng((settings.seed,)).child("partition").numpy()
+    shares = partition(settings.partition, data, settings.clients, rng, settings.server_share)
+    if parse_partition(settings.partition).domains:
+        data = in_domains(data, shares, Rng((settings.seed,)).child("domains"))
+    return settings, data, shares
 
 
 def _privacy_notes(method: Method, shares: Partition) -> list[str]:

@@ -26,6 +26,7 @@ from vitrail.errors import VitrailError
 from vitrail.evaluate.gauge import gauge_for
 from vitrail.folder import Folder, new_folder
 from vitrail.looking import finish, look, next_look
+from vitrail.personal_grids import draw_personal
 from vitrail.plan import Plan, prepare
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.privacy.run_ledger import RunLedger
@@ -203,6 +204,7 @@ def _go(plan: Plan, watch: Watch) -> Run:
             )
         ledger.closes()
         finish(plan, fed, gauge, ledger)
+        draw_personal(plan, fed.server)
     write_report([folder.path], folder.report)
     run = Run(folder.path, s, folder.rows())
     watch.end(run)

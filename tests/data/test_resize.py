@@ -22,7 +22,10 @@ def test_28_becomes_32_without_loss() -> None:
     assert out.sum(dtype=int) == pixels.sum(dtype=int)
 
 
-@pytest.mark.parametrize(("side", "size"), [(64, 32), (8, 32), (28, 64), (100, 33)])
+@pytest.mark.parametrize(
+    ("side", "size"),
+    [(64, 32), (8, 32), (28, 64), (100, 33), (28, 16), (28, 8), (178, 64), (33, 32), (1, 9), (9, 1), (500, 7)],
+)
 def test_colour_is_resized_as_pil_does_it(side: int, size: int) -> None:
     pixels = RNG.integers(0, 256, (2, 3, side, side), np.uint8)
     for got, picture in zip(fit(pixels, size), pixels, strict=True):

@@ -518,7 +518,7 @@ def test_a_label_comes_from_a_generator_that_knows_it(long):
     z, y = torch.randn(400, net.z, generator=torch.Generator().manual_seed(1)), torch.arange(400) % 10
     who = net.component(torch.special.ndtr(z[:, -1]), y)
     assert who.equal((y >= 5).long())
-    alone = [from_vector(method.generator(), fed.server["twins"][c]["generator"]).eval() for c in sorted(TWO)]
+    alone = [from_vector(method.generator(), fed.server["twins"][c]["average"]).eval() for c in sorted(TWO)]
     for k in (0, 1):
         assert torch.allclose(net(z, y)[who == k], alone[k](z[who == k, :-1], y[who == k]), atol=1e-5)
 

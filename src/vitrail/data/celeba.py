@@ -1,4 +1,4 @@
-"""CelebA: aligned faces in a zip, with 40 attributes and an official split."""
+"""CelebA: aligned faces in a zip, with 40 attributes, an official split and, if its file is there, who is on them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,13 @@ def read(request: Request) -> Dataset:
         raise Malformed(f"{attributes}: no line for {unknown}, which {partition.name} lists")
     has = np.array([table[name] for name in order], np.bool_)
     pixels = _decoded(archive, order, request)
+    people = request.optional("identity_CelebA.txt")
+    who = None if people is None else _identities(people, order)
     # Slices of the map, and no lists of positions: these would read everything into memory.
-    train, test = (Pictures(pixels[part], attributes=has[part]) for part in (slice(cut), slice(cut, None)))
+    train, test = (
+        Pictures(pixels[part], attributes=has[part], identities=None if who is None else who[part])
+        for part in (slice(cut), slice(cut, None))
+    )
     return request.answer(train, test, attributes=names)
 
 
@@ -64,6 +69,20 @@ def _partition(path: Path) -> dict[str, str]:
             raise Malformed(f"{path}: line {number} must have a name and 0, 1 or 2")
         parts[words[0]] = words[1]
     return parts
+
+
+def _identities(path: Path, order: list[str]) -> NDArray[np.int64]:
+    """The number of the person on each picture."""
+    who: dict[str, int] = {}
+    for number, line in enumerate(_lines(path), 1):
+        words = line.split()
+        if len(words) != 2 or not words[1].isdigit():
+            raise Malformed(f"{path}: line {number} must have a name and the number of a person")
+        who[words[0]] = int(words[1])
+    unknown = next((name for name in order if name not in who), None)
+    if unknown is not None:
+        raise Malformed(f"{path}: no line for {unknown}")
+    return np.array([who[name] for name in order], np.int64)
 
 
 def _lines(path: Path) -> list[str]:

@@ -26,18 +26,19 @@ def find(
     hint: str = "",
 ) -> Path:
     """The path of an official file, which is downloaded (and unpacked) when it is nowhere."""
-    found = _present(source, name, home)
+    found = present(source, name, home)
     if found is not None:
         return found
     downloads, fetched = home / "downloads" / source, packed_in or name
     try:
-        path = _present(source, fetched, home) or download(FILES[source][fetched], downloads / fetched, progress)
+        path = present(source, fetched, home) or download(FILES[source][fetched], downloads / fetched, progress)
     except DownloadError as failure:
         raise VitrailError(_missing(source, name, packed_in, home, f"{failure}.\n  {hint}")) from failure
     return _unpack(path, name, downloads) if packed_in else path
 
 
-def _present(source: str, name: str, home: Path) -> Path | None:
+def present(source: str, name: str, home: Path) -> Path | None:
+    """The path of a file that is here already."""
     return next((place for place in _places(source, name, home) if place.is_file()), None)
 
 

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures with, where there are any, their labels, attributes and groups (such as sub-folders)."""
+    """Pictures with, where there are any, labels, attributes, groups (such as sub-folders) and who is on them."""
 
     pixels: NDArray[np.uint8]  # (n, channels, height, width)
     labels: NDArray[np.int64] | None = None  # (n,), 0 <= label < classes
     attributes: NDArray[np.bool_] | None = None  # (n, attributes)
     groups: NDArray[np.int64] | None = None  # (n,)
+    identities: NDArray[np.int64] | None = None  # (n,), equal where two pictures show one person
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -28,7 +29,8 @@ class Pictures:
         def pick(a: NDArray[Any] | None) -> Any:
             return None if a is None else a[indices]
 
-        return Pictures(self.pixels[indices], pick(self.labels), pick(self.attributes), pick(self.groups))
+        more = (pick(a) for a in (self.labels, self.attributes, self.groups, self.identities))
+        return Pictures(self.pixels[indices], *more)
 
     def without_labels(self) -> Pictures:
         """The same pictures, unlabelled."""

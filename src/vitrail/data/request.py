@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.data.lookup import find
+from vitrail.data.lookup import find, present
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.data.progress import Progress
 from vitrail.data.specs import SourceSpec
@@ -25,6 +25,10 @@ class Request:
     def file(self, name: str) -> Path:
         """The path of one of the source's official files."""
         return find(self.source.name, name, self.home, self.progress)
+
+    def optional(self, name: str) -> Path | None:
+        """The path of a file that may be missing, and is not downloaded."""
+        return present(self.source.name, name, self.home)
 
     def answer(
         self,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from vitrail.errors import VitrailError
+
+AT_ONCE = 1024  # planes
+BITS = 22  # of a weight: PIL's precision for 8-bit pictures
 
 
 def side(size: int | None, usual: int = 32) -> int:
@@ -21,7 +23,7 @@ def fit(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Pictures (n, c, h, w) cropped to their central square and brought to size x size.
 
     28x28 becomes 32x32 by a border of zeros, which loses nothing; everything else is interpolated bilinearly
-    and, when it shrinks, over all the pixels that fall into one.
+    and, when it shrinks, over all the pixels that fall into one: PIL's resize to the bit, of many pictures at once.
 
     >>> fit(np.full((1, 1, 28, 28), 9, np.uint8), 32)[0, 0, 0:3, 5]
     array([0, 0, 9], dtype=uint8)
@@ -34,9 +36,28 @@ def fit(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
         return np.ascontiguousarray(square)
     if (short, size) == (28, 32):
         return np.pad(square, ((0, 0), (0, 0), (2, 2), (2, 2)))
-    out = np.empty((n, c, size, size), np.uint8)
-    for i in range(n):
-        for j in range(c):  # plane by plane is what PIL does inside for colour pictures
-            plane = Image.fromarray(np.ascontiguousarray(square[i, j]))
-            out[i, j] = np.asarray(plane.resize((size, size), Image.Resampling.BILINEAR))
-    return out
+    K = _weights(short, size)
+    planes = square.reshape(n * c, short, short)
+    out = np.empty((n * c, size, size), np.uint8)
+    for i in range(0, n * c, AT_ONCE):
+        across = _rounded(planes[i : i + AT_ONCE] @ K.T)
+        out[i : i + AT_ONCE] = _rounded(K @ across)
+    return out.reshape(n, c, size, size)
+
+
+def _weights(before: int, after: int) -> NDArray[np.float64]:
+    """How much each old pixel of a row counts in each new one: a triangle around its centre, as whole 2^-22ths."""
+    scale = before / after
+    wide = max(scale, 1.0)  # a triangle reaches this far to both sides
+    centres = (np.arange(after) + 0.5) * scale
+    first = np.maximum(np.floor(centres - wide + 0.5), 0)[:, None]
+    last = np.minimum(np.floor(centres + wide + 0.5), before)[:, None]
+    x = np.arange(before)
+    w = np.maximum(1 - np.abs(x - centres[:, None] + 0.5) / wide, 0) * ((x >= first) & (x < last))
+    found: NDArray[np.float64] = np.floor(w / w.sum(1, keepdims=True) * 2**BITS + 0.5)
+    return found
+
+
+def _rounded(sums: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """To whole pixels; the sums are whole numbers far below 2^53, so nothing was lost before."""
+    return np.clip(np.floor((sums + 2 ** (BITS - 1)) / 2**BITS), 0, 255).astype(np.uint8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,12 +75,16 @@ def probe(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor) ->
     >>> probe(x, torch.tensor([0, 0, 1, 1]), torch.tensor([[-1.0], [2.0], [3.0]]), torch.tensor([0, 1, 0])).tolist()
     [1.0, 1.0, 0.0]
     """
+    if len(fit_labels.unique()) < 2:
+        return np.asarray(test_labels.numpy() == fit_labels.numpy()[0], np.float64)
+    return np.asarray(fitted_probe(fit, fit_labels).predict(test.numpy()) == test_labels.numpy(), np.float64)
+
+
+def fitted_probe(fit: Tensor, fit_labels: Tensor) -> Any:
+    """The logistic regression of `probe`; two labels or more."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    if len(fit_labels.unique()) < 2:
-        return np.asarray(test_labels.numpy() == fit_labels.numpy()[0], np.float64)
     model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200, tol=1e-3))
-    model.fit(fit.numpy(), fit_labels.numpy())
-    return np.asarray(model.predict(test.numpy()) == test_labels.numpy(), np.float64)
+    return model.fit(fit.numpy(), fit_labels.numpy())

@@ -15,7 +15,7 @@ from vitrail.report.audit import Audited, read_audit
 from vitrail.report.evaluation import Evaluation, read_evaluation
 from vitrail.report.header import read_about
 from vitrail.report.ledger import ledger_table
-from vitrail.report.pictures import Grid, Picture, read_grids, read_picture
+from vitrail.report.pictures import Grid, Own, Picture, read_grids, read_own, read_picture
 from vitrail.report.quantities import plural
 from vitrail.report.rounds import Round, metric_names, read_rounds
 from vitrail.report.tables import Table
@@ -41,6 +41,7 @@ class Facts:
     audit: Audited | None
     ledger: Table | None
     grids: list[Grid]
+    own: list[Own]  # grids of clients with a style of their own
     partition: Picture | None
     notes: list[str]
 
@@ -70,8 +71,8 @@ class Facts:
         return sorted({name for r in self.rounds for name in (*r.down, *r.up)})
 
 
-def read_run(folder: Path, label: str, grids: int) -> Facts:
-    """The facts of one run, with at most so many sample grids."""
+def read_run(folder: Path, label: str, grids: int, private: bool = True) -> Facts:
+    """The facts of one run, with at most so many sample grids; `private` with those of clients' own style."""
     place = Folder(folder)
     if not place.settings.is_file():
         raise VitrailError(
@@ -111,6 +112,7 @@ def read_run(folder: Path, label: str, grids: int) -> Facts:
         audit=audit,
         ledger=ledger,
         grids=shown,
+        own=read_own(folder) if private else [],
         partition=read_picture(place.partition),
         notes=notes,
     )
@@ -133,14 +135,15 @@ def _shortfalls(settings: dict[str, Any], rounds: list[Round], place: Folder, da
     return notes
 
 
-def read_runs(folders: Sequence[Path], most: int) -> list[Facts]:
+def read_runs(folders: Sequence[Path], most: int, private: bool = True) -> list[Facts]:
     """The facts of several runs under labels that tell them apart; `most` bounds the sample grids of all."""
     if not folders:
         raise VitrailError("no run was given; name at least one folder that `vitrail run` made")
     once = {folder.resolve(): folder for folder in folders}
     grids = max(3, min(40, most // len(once)))
     return [
-        read_run(folder, label, grids) for label, folder in zip(short_labels(list(once)), once.values(), strict=True)
+        read_run(folder, label, grids, private)
+        for label, folder in zip(short_labels(list(once)), once.values(), strict=True)
     ]
 
 

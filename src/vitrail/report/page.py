@@ -49,11 +49,16 @@ class Section:
     paths: bool  # whether the settings name places on the machine that ran
 
 
-def write_report(folders: Sequence[Path], out: Path, title: str = "", tables: Sequence[Table] = ()) -> None:
-    """Write a self-contained page about runs; `tables` come first, above all that is read from the folders."""
+def write_report(
+    folders: Sequence[Path], out: Path, title: str = "", tables: Sequence[Table] = (), private: bool = True
+) -> None:
+    """Write a self-contained page about runs; `tables` come first, above all that is read from the folders.
+
+    Without `private` it shows nothing of what clients keep to themselves, so that it may leave the machine.
+    """
     from vitrail.state import write_atomically
 
-    runs = read_runs([Path(folder) for folder in folders], _GRIDS)
+    runs = read_runs([Path(folder) for folder in folders], _GRIDS, private)
     write_atomically(Path(out), _render(runs, title, tables).encode())
 
 

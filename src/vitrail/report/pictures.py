@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 import struct
 from dataclasses import dataclass, replace
@@ -62,6 +63,31 @@ def _smaller(png: bytes) -> bytes:
             small.save(out, "PNG", optimize=True)
             return out.getvalue()
     return png
+
+
+@dataclass(frozen=True)
+class Own:
+    """A client's own grid, and in words what is in its columns."""
+
+    client: str
+    picture: Picture
+    caption: str
+
+
+def read_own(folder: Path) -> list[Own]:
+    """The grids of clients that have a style of their own; none where their private files are elsewhere."""
+    found = []
+    try:
+        for row in json.loads((folder / "clients" / "grids.json").read_text()):
+            columns = f"a label and a style in each column: {', '.join(row['labels'])}" if row["labels"] else (
+                "a style in each column"
+            )  # fmt: skip
+            unseen = f"; this client never saw {', '.join(row['unseen'])}" if row["unseen"] else ""
+            if picture := read_picture(folder / "clients" / Path(row["file"]).name):
+                found.append(Own(str(row["client"]), picture, columns + unseen))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # no grids, or damaged ones: the page does without
+    return found
 
 
 def read_grids(folder: Path, most: int) -> tuple[list[Grid], int]:

@@ -1,0 +1,156 @@
+"""New clients in few rounds: a trained run goes on with clients of other domains, beside a run from nothing.
+
+Content is carried over in the server's state. New clients begin with a fresh style, the one that the earlier run's
+clients began with. Each is measured on its own: held-out pictures through its transform against its own generator's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail import config
+from vitrail import state as store
+from vitrail.artifact import open_model
+from vitrail.data.specs import parse_partition
+from vitrail.determinism import one_thread
+from vitrail.engines.client import private_file
+from vitrail.engines.rounds import Outcome
+from vitrail.errors import VitrailError
+from vitrail.evaluate.evaluation import as_stored
+from vitrail.evaluate.extractors import choose_ruler, features_of, own
+from vitrail.evaluate.frechet import Gaussian, frechet
+from vitrail.folder import Folder
+from vitrail.grid import write_grid
+from vitrail.plan import Plan, divided
+from vitrail.run import Nobody, Run, begin
+from vitrail.state import write_atomically
+from vitrail.uses.views import Views, views_of
+
+SAMPLES = 1000
+LOOKS = (1, 2, 3, 5, 8, 12, 18, 25)  # rounds after which clients are measured, and every tenth after them
+
+
+@dataclass
+class Curve(Nobody):
+    """Fréchet distance of each client's own generator, after some of the rounds; watches a run."""
+
+    views: Views
+    ruler: str
+    samples: int = SAMPLES
+    by_round: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def begin(self, plan: Plan, done: int) -> None:  # noqa: ARG002
+        self.plan = plan
+
+    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:  # noqa: ARG002
+        """Measure the clients' generators where this round is one to look at."""
+        n, last = outcome.round + 1, self.plan.settings.rounds
+        if n in LOOKS or n % 10 == 0 or n == last:
+            with one_thread():
+                self.by_round[n] = self.distances()
+
+    @torch.no_grad()
+    def distances(self) -> dict[str, float]:
+        """Each client's generator, as its file and the checkpoint have it now."""
+        folder, extractor = self.plan.folder, own(self.ruler)
+        server = store.load(folder.checkpoint)["federation"]["server"]
+        found: dict[str, float] = {}
+        for k, name in enumerate(self.views.names):
+            private = private_file(folder.clients, name)
+            if not private.exists():
+                continue  # was never asked
+            made = self.plan.method.products(server, store.load(private)["state"])["generator"]
+            real = self.views.test.pictures.take((self.views.test.client == k).nonzero()[0])
+            fake = Gaussian.empty(extractor.dim)
+            for x, _ in open_model(made, self.plan.data.classes).batches(self.samples):
+                fake.update(extractor.rows(as_stored(x)))
+            found[name] = frechet(features_of(extractor, real).gaussian, fake)
+        return found
+
+
+def adapt(
+    run: str | Path, to: str, rounds: int, out: Path, *, scratch: bool = True, overrides: dict[str, Any] | None = None,
+    samples: int = SAMPLES, watch: Any = None,
+) -> dict[str, dict[int, dict[str, float]]]:  # fmt: skip
+    """Go on with a run on new clients, beside the same from nothing; keeps curves, a chart and grids in `out`."""
+    place = Folder(Path(run))
+    domains = parse_partition(to).domains
+    if not place.settings.exists() or not domains:
+        raise VitrailError(f"adapt {run} --to {to}: give a padpaf run's folder, and new clients such as domains:new3")
+    asked = {"partition": to, "clients": len(domains), "rounds": rounds, "measure_every": 0, **(overrides or {})}
+    curves: dict[str, dict[int, dict[str, float]]] = {}
+    for name, start in {"adapted": {"from": str(run)}, "from scratch": {"from": None}}.items():
+        if start["from"] is None and not scratch:
+            continue
+        where = {"out": str(out / name.replace(" ", "-"))}
+        settings = config.resolve(str(place.settings), {**asked, **start, **where})
+        settings, data, shares = divided(settings)
+        views = views_of(data, shares, settings.seed, shares.names)
+        curve = Curve(views, choose_ruler(data.name, []), samples)
+        begin(settings, None, _Both(curve, watch) if watch else curve)
+        curves[name] = curve.by_round
+        _draw(curves, curve.ruler, out / "adaptation.png")
+        tree = {"from": str(run), "to": to, "ruler": curve.ruler, "samples": samples, "curves": curves}
+        write_atomically(out / "adaptation.json", (json.dumps(tree, indent=1) + "\n").encode())
+        _grid(out / f"{name.replace(' ', '-')}.png", curve, views)
+    return curves
+
+
+class _Both(Nobody):
+    """A curve, and somebody who is told of the rounds."""
+
+    def __init__(self, curve: Curve, other: Any) -> None:
+        self.watches = (curve, other)
+
+    def begin(self, plan: Plan, done: int) -> None:
+        for w in self.watches:
+            w.begin(plan, done)
+
+    def during(self, outcome: Outcome) -> None:
+        self.watches[1].during(outcome)
+
+    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
+        for w in self.watches:
+            w.round(outcome, row)
+
+    def end(self, run: Run) -> None:
+        self.watches[1].end(run)
+
+
+@torch.no_grad()
+def _grid(path: Path, curve: Curve, views: Views, columns: int = 12) -> None:
+    """For each new client, a row of real held-out pictures and two that its generator makes."""
+    folder = curve.plan.folder
+    server = store.load(folder.checkpoint)["federation"]["server"]
+    rows = []
+    for k, name in enumerate(views.names):
+        real = views.test.pictures.pixels[views.test.client == k][:columns]
+        made = curve.plan.method.products(server, store.load(private_file(folder.clients, name))["state"])["generator"]
+        rows += [torch.from_numpy(real).float() / 255, open_model(made, curve.plan.data.classes).sample(2 * columns)]
+    write_grid(path, torch.cat(rows), columns)
+
+
+def _draw(curves: dict[str, dict[int, dict[str, float]]], ruler: str, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    ax = figure.add_subplot()
+    for (what, by_round), line in zip(curves.items(), ("-", "--"), strict=False):
+        names: Sequence[str] = list(next(iter(by_round.values()), {}))
+        for k, name in enumerate(names):
+            y = [values[name] for values in by_round.values() if name in values]
+            ax.plot(list(by_round)[-len(y) :], y, line, label=f"{name}, {what}", color=f"C{k}")
+    ax.set_xlabel("round")
+    ax.set_ylabel(f"Fréchet distance ({ruler})")
+    ax.set_yscale("log")
+    ax.legend(fontsize=7)
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=90, format="png")

@@ -1,0 +1,115 @@
+"""Linear probes: what a straight line can read off the features of content, φ^c, and of style, φ^s.
+
+All probes are fitted on the clients' own training pictures and scored on held-out ones. Each client has its own
+φ^s_i, so a client could be told by whose network a feature came from; here every network sees everybody's pictures,
+and knows of nobody whose they are. "Style" is the mean over clients of what one client's φ^s_i tells: as many features
+as content has, fitted on the same pictures. PaDPaF's own way to predict the client (Appendix C.2.2) takes one number
+from each client's φ^s_i: that is "style of all".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitrail.determinism import one_thread
+from vitrail.errors import VitrailError
+from vitrail.evaluate.distances import probe
+from vitrail.evaluate.kept import Column
+from vitrail.evaluate.measure import Measure
+from vitrail.rng import Rng
+from vitrail.uses.trained import Opened, Trained
+from vitrail.uses.views import View, as_tensor, mean_over_pictures
+
+Hits = NDArray[np.float64]
+Tell = Callable[[str], None]
+STEPS = 600
+
+
+def probe_run(opened: Opened, tell: Tell = lambda _: None) -> list[Column]:
+    """Labels and clients from content and from style; trained, and before the first round."""
+    if len(opened.views.names) < 2:
+        raise VitrailError("there is one client alone, so nothing tells it from others; take a run with two or more")
+    columns = []
+    for name, nets in (("trained", opened.trained), ("untrained", opened.untrained)):
+        with one_thread():
+            measures = _probes(opened, nets, lambda what, name=name: tell(f"{name}: {what}"))  # type: ignore[misc]
+        columns.append(Column(name, "", "", {}, measures))
+    return columns
+
+
+def _probes(opened: Opened, nets: Trained, tell: Tell) -> list[Measure]:
+    views = opened.views
+    tell("features of content")
+    content = nets.content(views.train.x), nets.content(views.test.x)
+    styles: dict[str, tuple[Tensor, Tensor]] = {}
+    for name in views.names:
+        tell(f"features of {name}'s style")
+        styles[name] = nets.style(name, views.train.x), nets.style(name, views.test.x)
+    found: list[Measure] = []
+    for what, (fit, truth) in _questions(views.train, views.test).items():
+        tell(f"probes of the {what}")
+        each = [probe(a, fit, b, truth) for a, b in styles.values()]
+        how: dict[str, tuple[str, Hits]] = {
+            "content": ("φ^c, which all share", probe(content[0], fit, content[1], truth)),
+            "style": ("φ^s of one client, on everybody's pictures; mean over clients", np.mean(each, 0)),
+        }
+        if what == "client":
+            all_ = [torch.stack([pair[k] for pair in styles.values()], 1) for k in (0, 1)]
+            right = squeezed(all_[0], fit, all_[1], truth)
+            how["style of all"] = ("one number from each client's φ^s (Appendix C.2.2)", right)
+        for name, (note, right) in how.items():
+            bounded = mean_over_pictures(right, views.test.shows)
+            found.append(Measure(f"{what} from {name}", *bounded, len(right), len(fit), "higher", f"the {what}", note))
+    return found
+
+
+def _questions(train: View, test: View) -> Mapping[str, tuple[Tensor, Tensor]]:
+    """What is asked, with the answers on both sets."""
+    asked = {"client": (as_tensor(train.client), as_tensor(test.client))}
+    if train.pictures.labels is not None and test.pictures.labels is not None:
+        asked = {"label": (as_tensor(train.pictures.labels), as_tensor(test.pictures.labels)), **asked}
+    return asked
+
+
+def squeezed(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor) -> Hits:
+    """Features (n, clients, d) to one number for each client, then linear to logits: C.2.2's probe."""
+    mean, std = fit.mean(0), fit.std(0) + 1e-6
+    classes = int(fit_labels.max()) + 1
+    draw = Rng((0,)).child("squeezed").torch()
+    u = nn.Parameter(torch.randn(fit.shape[1:], generator=draw) / fit.shape[2] ** 0.5)
+    w = nn.Parameter(torch.randn(fit.shape[1], classes, generator=draw) / fit.shape[1] ** 0.5)
+    b = nn.Parameter(torch.zeros(classes))
+    optimizer = torch.optim.AdamW([u, w, b], 0.02, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=STEPS)
+
+    def logits(x: Tensor) -> Tensor:
+        return ((x - mean) / std * u).sum(2) @ w + b
+
+    for _ in range(STEPS):
+        loss = F.cross_entropy(logits(fit), fit_labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        return np.asarray((logits(test).argmax(1) == test_labels).double().numpy())
+
+
+def top(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor, ks: Sequence[int]) -> dict[int, Hits]:
+    """For each k, whether the truth is among the k likeliest by a linear probe; nobody unknown is asked for."""
+    from vitrail.evaluate.distances import fitted_probe
+
+    model = fitted_probe(fit, fit_labels)
+    scores = np.asarray(model.decision_function(test.numpy()))
+    if scores.ndim == 1:  # two classes
+        scores = np.stack([-scores, scores], 1)
+    place = np.searchsorted(model.classes_, test_labels.numpy())
+    own = scores[np.arange(len(scores)), place]
+    better = (scores > own[:, None]).sum(1)
+    return {k: np.asarray(better < k, np.float64) for k in ks}

@@ -1,0 +1,137 @@
+"""A run of PaDPaF opened for use: content's networks from the server's state, each client's style from its own file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail import config
+from vitrail import state as store
+from vitrail.artifact import open_model
+from vitrail.config import Settings
+from vitrail.data.decode import decode
+from vitrail.engines.client import private_file
+from vitrail.errors import VitrailError
+from vitrail.evaluate.kept import Column
+from vitrail.folder import Folder
+from vitrail.methods.base import Task
+from vitrail.methods.padpaf import PaDPaF
+from vitrail.nets.flat import from_vector, learned, to_vector
+from vitrail.nets.moments import to_float
+from vitrail.nets.padpaf import Generator, initialise
+from vitrail.nets.padpaf_discriminator import Discriminator, settle
+from vitrail.plan import divided
+from vitrail.rng import Rng
+from vitrail.state import State, write_atomically
+from vitrail.uses.views import Views, views_of
+
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class Trained:
+    """D^c, each client's D^s_i, and each client's whole generator; none of them learns any more."""
+
+    method: PaDPaF
+    D_c: Discriminator
+    D_s: Mapping[str, Discriminator]
+    generators: Mapping[str, Generator]
+
+    @staticmethod
+    def of(method: PaDPaF, server: State, clients: Mapping[str, State]) -> Trained:
+        """From the server's state and the clients' private ones."""
+        D_s = {name: _discriminator(method, state["style_discriminator"]) for name, state in clients.items()}
+        made = {name: method.products(server, state)["generator"] for name, state in clients.items()}
+        nets = {name: open_model(model, ()).net.requires_grad_(False) for name, model in made.items()}
+        D_c = method.content()["discriminator"]
+        vector = to_vector(D_c)
+        vector[learned(D_c)] = server["discriminator"]
+        return Trained(method, _settled(from_vector(D_c, vector)), D_s, nets)  # type: ignore[arg-type]
+
+    @staticmethod
+    def untrained(method: PaDPaF, seed: int, names: Mapping[str, Any]) -> Trained:
+        """The networks as a run of this seed begins with them: all clients have the same style."""
+        server = method.server_init(Rng((seed,)).child("server", "init"))
+        draw = Rng((server["seed"].tobytes(),))
+        nets = method.style(method.content()["generator"])
+        for name, net in nets.items():
+            initialise(net, draw.child(name).torch())
+        _settled(nets["style_discriminator"])
+        first = {name: to_vector(net) for name, net in nets.items()}
+        return Trained.of(method, server, dict.fromkeys(names, first))
+
+    @torch.no_grad()
+    def content(self, x: Tensor) -> Tensor:
+        """φ^c of pictures in [-1, 1]."""
+        return torch.cat([self.D_c.features(some) for some in x.split(BATCH)])
+
+    @torch.no_grad()
+    def style(self, client: str, x: Tensor) -> Tensor:
+        """φ^s_i of pictures in [-1, 1], which need not be client i's own."""
+        return torch.cat([self.D_s[client].features(some) for some in x.split(BATCH)])
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run's networks with its settings, and the pictures as each of its clients sees them."""
+
+    settings: Settings
+    trained: Trained
+    views: Views
+
+    @property
+    def untrained(self) -> Trained:
+        """The same networks before the first round."""
+        return Trained.untrained(self.trained.method, self.settings.seed, self.trained.D_s)
+
+
+def open_run(run: str | Path, given: Any = None) -> Opened:
+    """Open a run's folder; `given` is its data where that came from Python."""
+    place = Folder(Path(run))
+    if not place.settings.exists():
+        raise VitrailError(f"{run} is no run's folder (there is no settings.toml); give one of method padpaf")
+    settings = config.resolve(str(place.settings), {})
+    if settings.method != "padpaf":
+        raise VitrailError(f"{run} is a run of method {settings.method}; content and style are apart in padpaf alone")
+    if not place.checkpoint.exists():
+        raise VitrailError(f"{run} has finished no round yet; `vitrail resume {run}` goes on with it")
+    settings, data, shares = divided(settings, given)
+    labelled = settings.labels == "auto" and data.train.labels is not None
+    task = Task(data.shape, len(data.classes) if labelled else 0, settings.rounds, len(shares.names))
+    method = config.build_method(settings, task)
+    assert isinstance(method, PaDPaF)  # noqa: S101
+    files = {name: private_file(place.clients, name) for name in shares.names}
+    states = {name: store.load(path)["state"] for name, path in files.items() if path.exists()}
+    if not states:
+        raise VitrailError(f"{place.clients} holds no client's file; style is in those alone, so nothing can be done")
+    server = store.load(place.checkpoint)["federation"]["server"]
+    return Opened(settings, Trained.of(method, server, states), views_of(data, shares, settings.seed, list(states)))
+
+
+def _discriminator(method: PaDPaF, vector: Any) -> Discriminator:
+    net = method.style(method.content()["generator"])["style_discriminator"]
+    return from_vector(net, vector).eval().requires_grad_(False)  # type: ignore[return-value]
+
+
+def _settled(net: nn.Module) -> nn.Module:
+    settle(net)
+    return net.eval().requires_grad_(False)
+
+
+def read_pictures(opened: Opened, files: Sequence[str]) -> Tensor:
+    """Picture files in [-1, 1], of the size and the channels that the run has."""
+    c, size, _ = opened.trained.method.task.shape
+    return to_float(np.stack([decode(name, c == 1, size, name) for name in files]))
+
+
+def keep(path: Path, columns: Sequence[Column]) -> None:
+    """Write measures as JSON."""
+    tree = {c.name: [asdict(m) for m in c.measures] for c in columns}
+    write_atomically(path, (json.dumps(tree, indent=1) + "\n").encode())

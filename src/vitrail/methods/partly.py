@@ -150,11 +150,11 @@ class Partly(Simple):
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """A client's own generator; where the server has no style, its generator is content with γ = 1 and β = 0."""
-        has = {**(client or {}), **{name: server[name] for name in self.federated}}
+        has: State = {"generator": server["generator"], **(client or {}), **{n: server[n] for n in self.federated}}
         content = self.generator()
         tree = {"shape": list(self.task.shape), "classes": self.task.classes, "width": self.width}
         tree |= {"latent": self.latent, "style_depth": self.style_depth, "label_maps": self.label_maps}
-        tree["content"] = from_vector(content, has.get("generator", server["generator"])).state_dict()
+        tree["content"] = from_vector(content, has["generator"]).state_dict()
         if "style" in has:
             tree["style"] = from_vector(Style(content, self.style_depth), has["style"]).state_dict()
         return {"generator": Model("padpaf", tree)}

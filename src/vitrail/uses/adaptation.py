@@ -85,16 +85,15 @@ def adapt(
         raise VitrailError(f"adapt {run} --to {to}: give a padpaf run's folder, and new clients such as domains:new3")
     asked = {"partition": to, "clients": len(domains), "rounds": rounds, "measure_every": 0, **(overrides or {})}
     curves: dict[str, dict[int, dict[str, float]]] = {}
-    for name, start in {"adapted": {"from": str(run)}, "from scratch": {"from": None}}.items():
-        if start["from"] is None and not scratch:
-            continue
+    starts: dict[str, str | None] = {"adapted": str(run)} | ({"from scratch": None} if scratch else {})
+    for name, start in starts.items():
         where = {"out": str(out / name.replace(" ", "-"))}
-        settings = config.resolve(str(place.settings), {**asked, **start, **where})
+        settings = config.resolve(str(place.settings), {**asked, "from": start, **where})
         settings, data, shares = divided(settings)
         views = views_of(data, shares, settings.seed, shares.names)
         curve = Curve(views, choose_ruler(data.name, []), samples)
-        begin(settings, None, _Both(curve, watch) if watch else curve)
         curves[name] = curve.by_round
+        begin(settings, None, _Both(curve, watch) if watch else curve)
         _draw(curves, curve.ruler, out / "adaptation.png")
         tree = {"from": str(run), "to": to, "ruler": curve.ruler, "samples": samples, "curves": curves}
         write_atomically(out / "adaptation.json", (json.dumps(tree, indent=1) + "\n").encode())

@@ -54,7 +54,7 @@ class Client:
         try:
             message = decode(request)
         except Malformed as e:
-            return self._fail(0, 0, f"the request is malformed: {e}")
+            return self.refuse(f"the request is malformed: {e}")
         h = message.header
         try:
             return self._answer(message, digest(request))
@@ -63,6 +63,10 @@ class Client:
         except Exception as e:  # whatever it was, the round must go on; its text may tell of the data, so it stays here
             self._note(traceback.format_exc())
             return self._fail(h.round, h.exchange, f"{type(e).__name__}; details are in the client's own folder")
+
+    def refuse(self, reason: str) -> bytes:
+        """Say why a request is not even read."""
+        return self._fail(0, 0, reason)
 
     def _answer(self, message: Message, asked: bytes) -> bytes:
         h = message.header

@@ -21,6 +21,7 @@ from vitrail.methods.base import Incoming, Method, Reply
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import operating_system, seeded
+from vitrail.privacy.policy import Policy
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire.message import (
@@ -48,6 +49,7 @@ class Client:
     pictures: Callable[[], Pictures]
     folder: Path
     budget: Budget | None = None  # what its owner lets it spend on privacy; None: nobody counts
+    policy: Policy | None = None  # the least that its owner lets a run promise; None: nothing is refused
 
     def answer(self, request: bytes) -> bytes:
         """Do what a request asks for; a client that cannot says why instead of failing silently."""
@@ -85,6 +87,9 @@ class Client:
         if kept is not None and (h.round < kept["round"] or h.exchange <= last):
             raise Malformed(f"round {h.round} was answered before, to another request: a replay is refused")
 
+        if self.policy is not None:
+            self.policy.check(self.method)
+
         rng = self.rng.child("client", self.name)
         before = self.method.client_init(self.name, rng.child("init")) if kept is None else kept["state"]
         kept = {"run": self.run, "holds": NO_BASE, "trained": False, **(kept or {}), "round": h.round, "state": before}
@@ -99,6 +104,11 @@ class Client:
 
     def _train(self, message: Message, kept: State, rng: Rng, exchange: int = 0) -> tuple[Part, ...]:
         """The method's own round: what it says, and in `kept` what it leaves behind."""
+        given = kept.get(
+            "given", 0
+        )  # answers that were made from pictures; a server may ask more often than it planned
+        if self.policy is not None:
+            self.policy.check(self.method, given)
         incoming = Incoming(
             message.header.round,
             {p.name: p.array() for p in message.parts if not p.peer},
@@ -112,6 +122,7 @@ class Client:
         if self.budget and spends:  # written down before it leaves
             self.budget.charge(self.method.mechanism, self.run, message.header.round)
         kept["trained"] = True
+        kept["given"] = given + 1
         kept["holds"] = reply.holds
         return self._parts(reply)
 

@@ -10,6 +10,7 @@ import typer
 from vitrail.cli_measuring import compare, evaluate, report
 from vitrail.cli_models import export, show
 from vitrail.cli_privacy import audit, privacy
+from vitrail.cli_sites import certificates
 
 app = typer.Typer(
     name="vitrail",
@@ -143,7 +144,7 @@ def sample(
     typer.echo(f"{n} pictures in {out}")
 
 
-for verb in (show, export, evaluate, report, compare, privacy, audit):
+for verb in (show, export, evaluate, report, compare, privacy, audit, certificates):
     app.command()(verb)
 
 

@@ -34,16 +34,25 @@ class Sites:
         folder.mkdir(parents=True, exist_ok=True)
         self.crew = Crew(method, RUN, Rng((5,)), shares(len(clients), each=2), folder / "clients")
         self.down, self.up, self.pinned = down, up, server
-        self.names = Names(folder / "keys.json")
+        self.names = Names()
         for client in clients:
             self.names.meet(client, key_of(client).public)
-        self.signing = Server(SERVER, self.names)
+        self.told = "the terms of this run"
+        self.signing = Server(SERVER, self.names, lambda: "the terms of this run")
 
     def carry(self, requests):
         for client, request in filter(None, requests):
             t = decode(request[:-SIGNATURE]).header.round
-            node = Node(self.crew.client(client, digits().train), key_of(client), self.pinned)
-            yield client, self.up(client, t, node.answer(self.down(client, t, request)))
+            yield client, self.up(client, t, self.answer(client, self.down(client, t, request)))
+
+    def answer(self, client, carried):
+        node, request = Node(client, key_of(client), self.pinned), carried[:-SIGNATURE]
+        one = self.crew.client(client, digits().train)
+        try:
+            reply = one.answer(node.opened(carried, self.told))
+        except VitrailError as e:
+            reply = one.refuse(str(e))
+        return node.closed(request, reply)
 
 
 def run(method, folder, clients, rounds, ahead=1, **hooks):
@@ -134,7 +143,7 @@ def test_whatever_is_changed_on_the_way_up_is_left_out(tmp_path):
         fed, outcomes = run(method, tmp_path / str(i), FIVE, 1, up=rewritten(change))
         assert "not signed" in outcomes[0].left_out["client-2"], i
         assert adds_up(fed, [c for c in FIVE if c != "client-2"])
-    for short in (b"", b"x" * SIGNATURE):
+    for short in (b"", b"x" * (SIGNATURE - 1)):
         _, outcomes = run(
             method, tmp_path / str(len(short)) / "s", FIVE, 1,
             up=lambda c, t, b, short=short: short if c == "client-2" else b,
@@ -185,28 +194,43 @@ def test_a_request_that_is_changed_or_meant_for_another_is_refused(tmp_path):
     assert not outcomes[0].answered
 
 
-def test_first_seen_keys_are_kept_for_the_run_and_a_new_one_is_refused(tmp_path):
-    Names(tmp_path / "keys.json").meet("a", key_of("a").public)
-    again = Names(tmp_path / "keys.json")
+def test_terms_that_were_changed_on_the_way_are_refused(tmp_path):
+    """What a request is about travels beside it; the signature covers both."""
+    sites = Sites(PLAIN, tmp_path, FIVE)
+    sites.told = "the terms of this run, without noise"
+    start = Federation(0, PLAIN.server_init(Rng((5,))))
+    _, outcome = play(PLAIN, start, RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,)))
+    assert not outcome.answered
+    assert all("not signed by the server" in why for why in outcome.left_out.values())
+
+
+def test_a_request_for_one_thing_is_none_for_another():
+    node, server = Node("a", key_of("a"), SERVER.public), Server(SERVER, Names())
+    assert node.opened(server.sign("a", b"a model", "keep"), what="keep") == b"a model"
+    with pytest.raises(VitrailError, match="server-key"):
+        node.opened(server.sign("a", b"a model", "keep"))
+
+
+def test_the_first_key_of_a_client_stays_and_another_is_refused():
+    names = Names()
+    names.meet("a", key_of("a").public)
+    again = Names(dict(names.keys))
     again.meet("a", key_of("a").public)
-    with pytest.raises(VitrailError, match="this run began with"):
+    with pytest.raises(VitrailError, match="was its key before"):
         again.meet("a", STRANGER.public)
     assert again.key_of("a") == key_of("a").public
     assert again.key_of("b") is None
-    (tmp_path / "keys.json").write_text('{"a": 5}')
-    with pytest.raises(VitrailError, match="damaged"):
-        Names(tmp_path / "keys.json")
 
 
 def test_with_a_folder_of_expected_keys_no_other_counts(tmp_path):
     (tmp_path / "north%2F1.pub").write_text(key_of("north/1").public.hex())
-    names = Names(tmp_path / "keys.json", tmp_path)
+    names = Names({"south": STRANGER.public}, tmp_path)
     names.meet("north/1", key_of("north/1").public)
     with pytest.raises(VitrailError, match="is expected"):
         names.meet("north/1", STRANGER.public)
     with pytest.raises(VitrailError, match=r"south\.pub"):
         names.meet("south", STRANGER.public)
-    assert not (tmp_path / "keys.json").exists()
+    assert names.key_of("south") is None, "not even one that was known before"
 
 
 def test_an_answer_of_a_client_that_nobody_met_is_left_out(tmp_path):

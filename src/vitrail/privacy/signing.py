@@ -134,6 +134,6 @@ def public_key(given: str) -> bytes:
 
 def split(carried: bytes) -> tuple[bytes, bytes]:
     """A message and the signature that follows it."""
-    if len(carried) <= SIGNATURE:
+    if len(carried) < SIGNATURE:
         raise Malformed(f"{len(carried)} bytes are not a message and its signature")
     return carried[:-SIGNATURE], carried[-SIGNATURE:]

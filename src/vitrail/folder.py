@@ -35,6 +35,7 @@ class Folder:
     audit = property(lambda self: self.path / "audit.json")
     report = property(lambda self: self.path / "report.html")
     partition = property(lambda self: self.path / "partition.png")
+    nodes = property(lambda self: self.path / "nodes.json")
 
     def check_free(self) -> None:
         """Refuse a folder that holds anything."""

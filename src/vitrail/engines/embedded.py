@@ -109,10 +109,15 @@ class Embedded:
                 yield job[0], answer
 
     def _drops(self, client: str, request: bytes) -> Failure | None:
-        if not self.dropout:
-            return None
-        u = self.crew.rng.child("dropout", client, digest(request)).numpy().random()
-        return Failure("dropped out (simulated)") if u < self.dropout else None
+        return dropped(self.crew.rng, self.dropout, client, request)
+
+
+def dropped(rng: Rng, chance: float, client: str, request: bytes) -> Failure | None:
+    """Whether a simulated client does not answer a request: the same on any engine."""
+    if not chance:
+        return None
+    u = rng.child("dropout", client, digest(request)).numpy().random()
+    return Failure("dropped out (simulated)") if u < chance else None
 
 
 class _Worker:

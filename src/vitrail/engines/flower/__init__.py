@@ -1,0 +1,10 @@
+"""Flower carries the messages: `ask` over its Grid, and a ClientApp that answers. Nothing is sent to anybody else."""
+
+import os
+
+for _key, _value in {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}.items():
+    os.environ.setdefault(_key, _value)  # read when Flower and Ray are imported

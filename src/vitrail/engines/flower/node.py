@@ -1,0 +1,180 @@
+"""A node of a deployment: its owner names its data and folder here, and neither leaves the machine.
+
+In the folder, readable by its owner alone: `secret` (made once, by the operating system), `runs/ID/` (the private state
+of one run, and the terms it was begun with); for everybody: `models/ID.safetensors`, what came out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from vitrail.engines.client import Client
+from vitrail.engines.flower.terms import Terms
+from vitrail.errors import Malformed, VitrailError, nearest
+from vitrail.privacy.budget import Budget
+from vitrail.rng import Rng
+from vitrail.state import write_atomically
+from vitrail.wire.message import digest
+
+if TYPE_CHECKING:
+    from vitrail.config import Settings
+    from vitrail.data.pictures import Dataset, Pictures
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a node says of itself: who it is, and what pictures it holds; not how many, nor where."""
+
+    name: str
+    key: str  # tells a node that was restarted from another one of the same name
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+
+    def text(self) -> str:
+        """As it travels."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def read(text: str) -> Description:
+        """As it came, or why the node takes no part."""
+        try:
+            found = json.loads(text)
+            if "refuses" in found:
+                raise VitrailError(
+                    f"{str(found.get('name', ''))[:60]}: {str(found['refuses'])[:500]}".removeprefix(": ")
+                )
+            shape, classes = tuple(map(int, found["shape"])), tuple(map(str, found["classes"]))
+            return Description(str(found["name"]), str(found["key"]), shape, classes)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+            raise Malformed(f"its description cannot be read: {type(e).__name__}") from None
+
+
+class Party(Protocol):
+    """Whoever answers at a node."""
+
+    def describe(self, terms: Terms) -> Description: ...
+    def client(self, terms: Terms) -> Client: ...
+    def keep(self, terms: Terms, model: bytes) -> None: ...
+
+
+@dataclass(frozen=True)
+class Node:
+    """What its owner set; each field is a key of the node config."""
+
+    name: str
+    data: str
+    folder: str
+    device: str = "auto"
+    budget: float = 0.0  # the ε it may spend in all runs together; 0: nobody counts
+    budget_name: str = ""
+    home: str = ""  # downloads and budgets, in place of $VITRAIL_HOME
+    partition: str = ""  # for trials: this node holds one share of the data, as a simulated client would
+    partition_id: int = 0
+    num_partitions: int = 1
+
+    @staticmethod
+    def of(given: Mapping[str, Value]) -> Node:
+        """From a node config; what is missing or unknown is named."""
+        values = {key.replace("-", "_"): value for key, value in given.items()}
+        known = Node.__dataclass_fields__
+        for key in values:
+            if key not in known:
+                raise VitrailError(f"{key.replace('_', '-')} is no key of a node config; {nearest(key, known)}")
+        missing = [key for key in ("name", "data", "folder") if not values.get(key)]
+        if missing:
+            raise VitrailError(f"the node config lacks {', '.join(missing)}; give it to flower-supernode --node-config")
+        kinds = {f.name: type(f.default) for f in known.values() if f.name not in ("name", "data", "folder")}
+        try:
+            node = Node(**{k: kinds.get(k, str)(v) for k, v in values.items()})
+        except ValueError as e:
+            raise VitrailError(f"the node config holds a wrong value: {e}") from None
+        if node.home:
+            os.environ["VITRAIL_HOME"] = node.home
+        return node
+
+    @property
+    def place(self) -> Path:
+        """Its folder."""
+        return Path(self.folder).expanduser()
+
+    @property
+    def secret(self) -> bytes:
+        """What only this node knows; made when it is first needed."""
+        path = self.place / "secret"
+        if not path.exists():
+            self.place.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, secrets.token_bytes(32), 0o600)
+        return path.read_bytes()
+
+    def describe(self, terms: Terms) -> Description:
+        """Who this is, and what its pictures look like under a run's settings."""
+        data = self._data(terms.resolved())
+        return Description(self.name, digest("node", self.secret).hex(), data.shape, data.classes)
+
+    def client(self, terms: Terms) -> Client:
+        """This node as a client of a run."""
+        from vitrail.determinism import device_for
+
+        method = terms.method(device_for(self.device))
+        s = terms.resolved()
+        rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
+        budget = None
+        if self.budget or s.budget:
+            name = self.budget_name or f"{self.data}/{self.name}"
+            budget = Budget(name, self.budget or float(s.budget or 0), float(getattr(method, "delta", 1e-5)))
+
+        def pictures() -> Pictures:
+            data = self._data(s)
+            if (data.shape, data.classes) != (terms.shape, terms.classes):
+                raise VitrailError("its pictures or their labels are no longer what it described")
+            return data.train
+
+        return Client(self.name, method, bytes.fromhex(terms.id), rng, pictures, self._begun(terms), budget)
+
+    def keep(self, terms: Terms, model: bytes) -> None:
+        """Write what came out of a run."""
+        self._begun(terms)
+        models = self.place / "models"
+        models.mkdir(parents=True, exist_ok=True)
+        write_atomically(models / f"{terms.id}.safetensors", model)
+
+    def _begun(self, terms: Terms) -> Path:
+        """The folder of a run, which names the terms it was begun with; others under its id are refused."""
+        folder = self.place / "runs" / terms.id
+        path = folder / "terms.json"
+        if not path.exists():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(path, terms.text().encode(), 0o600)
+        if path.read_text() != terms.text():
+            raise VitrailError("the run was begun on other terms; it must go on with them, or begin anew")
+        return folder
+
+    def _data(self, s: Settings) -> Dataset:
+        """Its pictures; why they cannot be read stays here, for it may name a path."""
+        try:
+            return self._load(s)
+        except (VitrailError, OSError):
+            print(traceback.format_exc(), file=sys.stderr)
+            raise VitrailError("its pictures cannot be read; its own log says why") from None
+
+    def _load(self, s: Settings) -> Dataset:
+        from vitrail.data.sources import load
+
+        data = load(self.data, size=s.size, held_out=s.held_out)
+        if not self.partition:
+            return data if s.labels == "auto" else data.without_labels()
+        from vitrail.plan import complete, divide
+
+        own = {"data": self.data, "partition": self.partition, "clients": self.num_partitions}
+        data, shares, _ = divide(complete(s.model_copy(update=own), data), data)
+        return replace(data, train=data.train.take(shares.indices[self.partition_id]))

@@ -10,7 +10,7 @@ import typer
 from vitrail.cli_measuring import compare, evaluate, report
 from vitrail.cli_models import export, show
 from vitrail.cli_privacy import audit, privacy
-from vitrail.cli_sites import certificates
+from vitrail.cli_sites import certificates, supernode
 
 app = typer.Typer(
     name="vitrail",
@@ -146,6 +146,9 @@ def sample(
 
 for verb in (show, export, evaluate, report, compare, privacy, audit, certificates):
     app.command()(verb)
+
+
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(supernode)
 
 
 @app.command("list")

@@ -7,6 +7,17 @@ from typing import Annotated
 import typer
 
 
+def supernode(context: typer.Context) -> None:
+    """Start a SuperNode that runs no code it is sent, only the vitrail installed here; takes flower-supernode's options.
+
+    `vitrail supernode --superlink fl.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key KEY
+    --node-config 'name="north" data="folder:/pictures" folder="/var/vitrail" max-epsilon=9.8'`
+    """
+    from vitrail.engines.flower.own_code import start
+
+    start(context.args)
+
+
 def certificates(
     folder: Annotated[str, typer.Argument(help="a new folder")],
     nodes: Annotated[str, typer.Option(help="the nodes' names, by commas")],

@@ -43,6 +43,10 @@ class Engine(Protocol):
     @property
     def ask(self) -> Ask: ...
 
+    def count(self, outcome: Outcome) -> None:
+        """Add what travelled beside the messages of a round."""
+        ...
+
 
 MakeEngine = Callable[[Plan], AbstractContextManager[Engine]]
 
@@ -202,6 +206,7 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
                 quorum=s.quorum, tell=watch.during, before=ledger.opens,
             )  # fmt: skip
             for outcome, after in played:
+                engine.count(outcome)
                 closed, void = (closed, void + 1) if outcome.void else (closed + 1, 0)
                 row = _row(outcome, time.perf_counter() - began)
                 began = time.perf_counter()

@@ -99,14 +99,22 @@ class Sites:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=600,
         )
+
+    def run(self, settings, out, **environment):
+        """A run of vitrail over all nodes that are there, to its end."""
+        from vitrail.engines.flower import __file__ as here
+
+        app = Path(here).parent / "app"
+        given = f'settings="{settings}" out="{out}"'
+        return self.flwr("run", app, "here", "--stream", "-c", given, **environment)
 
     def log(self, name):
         """What a process has said so far."""
         return self.logs[name].read_text(errors="replace")
 
-    def until(self, name, words, seconds=90):
+    def until(self, name, words, seconds=240):
         """Wait until a process has said this."""
         end = time.monotonic() + seconds
         while words not in self.log(name):
@@ -115,7 +123,7 @@ class Sites:
             assert ended is None or words in self.log(name), f"{name} ended with {ended}: {self.log(name)[-LINES:]}"
             time.sleep(0.1)
 
-    def ended(self, name, seconds=90):
+    def ended(self, name, seconds=240):
         """The exit code of a process that ends by itself."""
         return self.started[name].wait(seconds)
 

@@ -25,6 +25,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.determinism import one_thread
 from vitrail.engines.client import Client
 from vitrail.engines.replies import Failure
+from vitrail.engines.rounds import Outcome
 from vitrail.methods.base import Method
 from vitrail.privacy.budget import Budget
 from vitrail.rng import Rng
@@ -66,6 +67,9 @@ class Embedded:
     def __exit__(self, *_: object) -> None:
         for worker in self.pool:
             worker.stop()
+
+    def count(self, outcome: Outcome) -> None:
+        """Nothing travels beside messages."""
 
     def ask(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
         """Carry requests to clients and yield their answers as they come; at None, wait for one of them."""

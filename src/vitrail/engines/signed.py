@@ -30,10 +30,11 @@ class Node:
     key: Key
     server: bytes | None = None  # None: nobody checks who asks
 
-    def opened(self, carried: bytes, about: str = "", what: str = TRAIN) -> bytes:
-        """A request, if it is the server's, to this node and about this."""
+    def opened(self, carried: bytes, about: str = "", what: str = TRAIN, to: str | None = None) -> bytes:
+        """A request, if it is the server's, to this node and about this; `to` is empty where it is to anybody."""
         request, signature = split(carried)
-        if self.server is not None and not signed_by(self.server, signature, *_asks(what, self.name, about, request)):
+        asks = _asks(what, self.name if to is None else to, about, request)
+        if self.server is not None and not signed_by(self.server, signature, *asks):
             raise Malformed("the request is not signed by the server that this node's owner named (server-key)")
         return request
 
@@ -93,6 +94,12 @@ class Server:
     def sign(self, client: str, request: bytes, what: str = TRAIN) -> bytes:
         """A request as it travels."""
         return request + self.key.sign(*_asks(what, client, self.about(), request))
+
+    def proven(self, client: str, key: bytes, reply: bytes, signature: bytes, what: str) -> None:
+        """Meet a client: it signed what it says with the key that it shows, and that is its own."""
+        if not signed_by(key, signature, *_answers(what, client, b"", reply)):
+            raise VitrailError(f"{client!r} shows a key that it does not hold")
+        self.names.meet(client, key)
 
     def count(self, outcome: Outcome) -> None:
         """Add the bytes of a round's signatures to what it cost."""

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from vitrail.engines.flower.carry import packed, unpacked
+from vitrail.engines.flower.carry import DESCRIBE, KEEP, TRAIN, packed, unpacked
 from vitrail.engines.flower.node import Node, Party
 from vitrail.engines.flower.terms import Terms
 from vitrail.errors import VitrailError
+from vitrail.privacy.signing import SIGNATURE
 from vitrail.wire.message import LARGEST
 
 
@@ -22,7 +23,10 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
     @made.query("describe")
     def describe(message: Message, context: Context) -> Message:
         try:
-            text = party(context).describe(Terms.read(unpacked(message, 0)[0])).text()
+            who, (text, carried) = party(context), unpacked(message, SIGNATURE)
+            request, says = who.opened(text, carried, DESCRIBE), who.describe(Terms.read(text)).text()
+            signature = who.closed(request, says.encode(), DESCRIBE)[len(says.encode()) :]
+            return Message(packed(says, signature), reply_to=message)
         except VitrailError as e:
             text = json.dumps({"name": str(context.node_config.get("name", "")), "refuses": str(e)})
         return Message(packed(text), reply_to=message)
@@ -32,21 +36,23 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
         from vitrail.determinism import one_thread
 
         try:
-            text, request = unpacked(message, LARGEST)
+            who, (text, carried) = party(context), unpacked(message, LARGEST)
+            request = who.opened(text, carried, TRAIN)
             with one_thread():
-                reply = party(context).client(Terms.read(text)).answer(request)
+                reply = who.client(Terms.read(text)).answer(request)
+            return Message(packed("", who.closed(request, reply, TRAIN)), reply_to=message)
         except VitrailError as e:  # before there is a client: it says why in words, where a client would in bytes
             return Message(packed(str(e)), reply_to=message)
-        return Message(packed("", reply), reply_to=message)
 
     @made.query("keep")
     def keep(message: Message, context: Context) -> Message:
         try:
-            text, model = unpacked(message, LARGEST)
-            party(context).keep(Terms.read(text), model)
+            who, (text, carried) = party(context), unpacked(message, LARGEST)
+            model = who.opened(text, carried, KEEP)
+            who.keep(Terms.read(text), model)
+            return Message(packed("", who.closed(model, b"", KEEP)), reply_to=message)
         except VitrailError as e:
             return Message(packed(str(e)), reply_to=message)
-        return Message(packed(""), reply_to=message)
 
     return made
 

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from vitrail.engines.flower.carry import TRAIN, packed, unpacked
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.replies import Failure
+from vitrail.engines.rounds import Ask, Outcome
 from vitrail.errors import VitrailError
 from vitrail.methods.base import Method
 from vitrail.wire.message import LARGEST
@@ -45,9 +46,15 @@ class Flower:
         drops: Drops = lambda *_: None,
     ) -> None:
         self.grid, self.roster, self.most, self.kind, self.drops = grid, roster, most, kind, drops
+        self.ask: Ask = roster.proof.ask(self.carry, kind) if roster.proof else self.carry
         self.largest = largest_reply(method)
 
-    def ask(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
+    def count(self, outcome: Outcome) -> None:
+        """What travelled beside a round's messages."""
+        if self.roster.proof:
+            self.roster.proof.count(outcome)
+
+    def carry(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
         """Carry requests to clients and yield their answers as they come; at None, wait for one of them.
 
         A client has the run's time-out to answer; what it says later is to a message that nobody asks for any more.

@@ -12,22 +12,26 @@ import secrets
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from vitrail.engines.client import Client
 from vitrail.engines.flower.terms import Terms
+from vitrail.engines.signed import Node as Signed
 from vitrail.errors import Malformed, VitrailError, nearest
 from vitrail.privacy.budget import Budget
+from vitrail.privacy.policy import KEYS as POLICY
+from vitrail.privacy.policy import Policy, from_config
+from vitrail.privacy.signing import kept_key, public_key
 from vitrail.rng import Rng
 from vitrail.state import write_atomically
-from vitrail.wire.message import digest
 
 if TYPE_CHECKING:
     from vitrail.config import Settings
     from vitrail.data.pictures import Dataset, Pictures
 
+DESCRIBE = "query.describe"  # as carry.py has it, which needs Flower
 Value = bool | int | float | str
 
 
@@ -36,13 +40,21 @@ class Description:
     """What a node says of itself: who it is, and what pictures it holds; not how many, nor where."""
 
     name: str
-    key: str  # tells a node that was restarted from another one of the same name
+    key: str  # its public key; tells a node that was restarted from another one of the same name
     shape: tuple[int, ...]
     classes: tuple[str, ...]
 
     def text(self) -> str:
         """As it travels."""
         return json.dumps(asdict(self))
+
+    @property
+    def public(self) -> bytes:
+        """The key that it signs with."""
+        try:
+            return bytes.fromhex(self.key)
+        except ValueError:
+            raise Malformed(f"{self.name!r} shows no key") from None
 
     @staticmethod
     def read(text: str) -> Description:
@@ -62,6 +74,8 @@ class Description:
 class Party(Protocol):
     """Whoever answers at a node."""
 
+    def opened(self, text: str, carried: bytes, what: str) -> bytes: ...
+    def closed(self, request: bytes, reply: bytes, what: str) -> bytes: ...
     def describe(self, terms: Terms) -> Description: ...
     def client(self, terms: Terms) -> Client: ...
     def keep(self, terms: Terms, model: bytes) -> None: ...
@@ -81,21 +95,24 @@ class Node:
     partition: str = ""  # for trials: this node holds one share of the data, as a simulated client would
     partition_id: int = 0
     num_partitions: int = 1
+    server_key: str = ""  # the public key of the server whose requests it answers, or a file of it; none: anybody's
+    policy: Policy = field(default_factory=Policy)  # of the keys that privacy/policy.py reads
 
     @staticmethod
     def of(given: Mapping[str, Value]) -> Node:
         """From a node config; what is missing or unknown is named."""
-        values = {key.replace("-", "_"): value for key, value in given.items()}
-        known = Node.__dataclass_fields__
+        values = {key.replace("-", "_"): value for key, value in given.items() if key not in POLICY}
+        known = {name: f for name, f in Node.__dataclass_fields__.items() if name != "policy"}
         for key in values:
             if key not in known:
-                raise VitrailError(f"{key.replace('_', '-')} is no key of a node config; {nearest(key, known)}")
+                keys = [name.replace("_", "-") for name in known] + list(POLICY)
+                raise VitrailError(f"{key.replace('_', '-')} is no key of a node config; {nearest(key, keys)}")
         missing = [key for key in ("name", "data", "folder") if not values.get(key)]
         if missing:
             raise VitrailError(f"the node config lacks {', '.join(missing)}; give it to flower-supernode --node-config")
         kinds = {f.name: type(f.default) for f in known.values() if f.name not in ("name", "data", "folder")}
         try:
-            node = Node(**{k: kinds.get(k, str)(v) for k, v in values.items()})
+            node = Node(**{k: kinds.get(k, str)(v) for k, v in values.items()}, policy=from_config(given))
         except ValueError as e:
             raise VitrailError(f"the node config holds a wrong value: {e}") from None
         if node.home:
@@ -116,10 +133,23 @@ class Node:
             write_atomically(path, secrets.token_bytes(32), 0o600)
         return path.read_bytes()
 
+    @property
+    def _signs(self) -> Signed:
+        server = public_key(self.server_key) if self.server_key else None
+        return Signed(self.name, kept_key(self.place / "node.key"), server)
+
+    def opened(self, text: str, carried: bytes, what: str) -> bytes:
+        """A request, if it comes from the server that the owner named; before anything else is done with it."""
+        return self._signs.opened(carried, text, what, "" if what == DESCRIBE else None)
+
+    def closed(self, request: bytes, reply: bytes, what: str) -> bytes:
+        """A reply, signed."""
+        return self._signs.closed(request, reply, what)
+
     def describe(self, terms: Terms) -> Description:
         """Who this is, and what its pictures look like under a run's settings."""
         data = self._data(terms.resolved())
-        return Description(self.name, digest("node", self.secret).hex(), data.shape, data.classes)
+        return Description(self.name, self._signs.key.public.hex(), data.shape, data.classes)
 
     def client(self, terms: Terms) -> Client:
         """This node as a client of a run."""
@@ -131,7 +161,8 @@ class Node:
         budget = None
         if self.budget or s.budget:
             name = self.budget_name or f"{self.data}/{self.name}"
-            budget = Budget(name, self.budget or float(s.budget or 0), float(getattr(method, "delta", 1e-5)))
+            delta = self.policy.max_delta if self.budget else float(getattr(method, "delta", 1e-5))
+            budget = Budget(name, self.budget or float(s.budget or 0), delta)
 
         def pictures() -> Pictures:
             data = self._data(s)
@@ -139,7 +170,8 @@ class Node:
                 raise VitrailError("its pictures or their labels are no longer what it described")
             return data.train
 
-        return Client(self.name, method, bytes.fromhex(terms.id), rng, pictures, self._begun(terms), budget)
+        run = bytes.fromhex(terms.id)
+        return Client(self.name, method, run, rng, pictures, self._begun(terms), budget, self.policy)
 
     def keep(self, terms: Terms, model: bytes) -> None:
         """Write what came out of a run."""

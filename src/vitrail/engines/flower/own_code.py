@@ -11,12 +11,14 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.home import home
 
+KNOWN = "1.41."  # of Flower
 _REPLACED = ("install_from_fab", "get_load_client_app_fn")  # what Flower opens and loads a shipped app with
 _REFUSED = {
     "--isolation": "tasks would be started by a process that this one does not know",
@@ -57,24 +59,29 @@ def main(command: str) -> None:
     """What runs in place of one of Flower's commands."""
     if command != "flwr-clientapp":
         sys.exit(f"{command}: refused; this node answers runs of vitrail alone")
-    from vitrail.engines.flower.client import app
-
     module = replaced()
     setattr(module, _REPLACED[0], lambda *_, **__: None)
-    setattr(module, _REPLACED[1], lambda *_, **__: lambda *_: app)
+    setattr(module, _REPLACED[1], lambda *_, **__: _own)
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 
     flwr_clientapp()
+
+
+def _own(*_: str) -> Any:
+    """The ClientApp of this installation; imported once Flower has said that the task is taken, which it must soon."""
+    from vitrail.engines.flower.client import app
+
+    return app
 
 
 def replaced() -> Any:
     """The module of Flower's that runs a ClientApp, if it is as we know it; with another we start nothing."""
     from flwr.supernode.runtime import run_clientapp as module
 
-    missing = [name for name in _REPLACED if not hasattr(module, name)]
-    if missing:
+    found = version("flwr")
+    if not found.startswith(KNOWN) or not all(hasattr(module, name) for name in _REPLACED):
         raise VitrailError(
-            f"this version of Flower has no {', '.join(missing)} where it runs a ClientApp, so it cannot be kept from "
-            "running code it is sent; install the version in constraints.txt"
+            f"flwr {found}: only {KNOWN}x is known to load a ClientApp where this node can keep it from doing so; "
+            "install the version in constraints.txt"
         )
     return module

@@ -13,7 +13,9 @@ from flwr.serverapp import Grid
 from vitrail.engines.flower.carry import DESCRIBE, packed, unpacked
 from vitrail.engines.flower.node import Description
 from vitrail.engines.flower.terms import Terms
+from vitrail.engines.signed import Server
 from vitrail.errors import VitrailError
+from vitrail.privacy.signing import SIGNATURE
 
 EVERY = 2.0  # seconds between two looks at who is there
 
@@ -21,13 +23,25 @@ EVERY = 2.0  # seconds between two looks at who is there
 class Roster:
     """The nodes of a run by the names of its clients."""
 
-    def __init__(self, grid: Grid, terms: Terms, timeout: float, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        terms: Terms,
+        timeout: float,
+        check: Callable[[], None] = lambda: None,
+        proof: Server | None = None,
+    ) -> None:
         self.grid, self.terms, self.timeout, self.check = grid, terms, timeout, check
+        self.proof = proof  # who signs what; None: in a simulation nobody does
         self.wanted: Collection[str] | None = None  # the clients of the run, once they are known
         self.found: dict[int, Description] = {}  # nodes that are there and have described themselves
         self.refused: dict[int, str] = {}  # nodes that take no part, and why
         self.asked: dict[str, int] = {}  # messages that ask for a description, and to which node
         self.looked = 0.0
+
+    def told(self) -> str:
+        """What all messages say of the run."""
+        return self.terms.text()
 
     def look(self) -> None:
         """See who is there now, ask newcomers what they are, and hear what was said."""
@@ -38,7 +52,8 @@ class Roster:
             self.refused = {node: why for node, why in self.refused.items() if node in there}
             self.asked = {message: node for message, node in self.asked.items() if node in there}
             for node in sorted(there - set(self.found) - set(self.refused) - set(self.asked.values())):
-                query = Message(packed(self.terms.text()), node, DESCRIBE, ttl=self.timeout)
+                signature = self.proof.sign("", b"", DESCRIBE) if self.proof else b""
+                query = Message(packed(self.terms.text(), signature), node, DESCRIBE, ttl=self.timeout)
                 self.asked |= {message: node for message in self.grid.push_messages([query]) if message}
             self.looked = time.monotonic()
         if self.asked:
@@ -49,7 +64,11 @@ class Roster:
         if reply.has_error():
             return  # it is asked again as long as it is there
         try:
-            self.found[node] = Description.read(unpacked(reply, 0)[0])
+            text, signature = unpacked(reply, SIGNATURE)
+            found = Description.read(text)
+            if self.proof:
+                self.proof.proven(found.name, found.public, text.encode(), signature, DESCRIBE)
+            self.found[node] = found
         except VitrailError as e:
             self.refused[node] = str(e)
 

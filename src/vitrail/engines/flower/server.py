@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shlex
 from collections.abc import Mapping
@@ -24,9 +25,12 @@ from vitrail.engines.flower.engine import Flower
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.replies import Failure
+from vitrail.engines.signed import Names, Server
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
+from vitrail.home import home
 from vitrail.plan import Plan, assemble, complete, divide
+from vitrail.privacy.signing import kept_key
 from vitrail.problems import NODES
 from vitrail.run import Run, play
 from vitrail.state import write_atomically
@@ -46,8 +50,11 @@ def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
     settings = _settings(given)
     place = Folder(Path(settings.out))
     with place.locked():
-        roster = Roster(grid, Terms.offer(settings), settings.timeout)
-        facts = _facts(place) or _new(place, roster, settings)
+        found, proof = _facts(place), _proof()
+        proof.names.keys |= {name: bytes.fromhex(key) for name, key in (found or {}).get("keys", {}).items()}
+        roster = Roster(grid, Terms.offer(settings), settings.timeout, proof=proof)
+        proof.about = roster.told
+        facts = found or _new(place, roster, settings)
         plan = deployed(settings, facts)
         if facts["id"] not in ("", plan.id.hex()):
             raise VitrailError(
@@ -92,7 +99,17 @@ def _new(place: Folder, roster: Roster, settings: Settings) -> dict[str, Any]:
     place.check_free()
     names = roster.gather(settings.clients)
     t = roster.terms
-    return {"id": "", "nonce": secrets.token_hex(16), "names": names, "shape": t.shape, "classes": t.classes}
+    keys = {name: d.key for name in names for d in roster.found.values() if d.name == name}
+    facts = {"id": "", "nonce": secrets.token_hex(16), "names": names, "shape": t.shape, "classes": t.classes}
+    return facts | {"keys": keys}
+
+
+def _proof() -> Server:
+    """The server's key, which it makes once, and the keys of nodes: those in $VITRAIL_NODE_KEYS, or what they show."""
+    key = kept_key(Path(os.environ.get("VITRAIL_SERVER_KEY") or home() / "server.key").expanduser())
+    expected = os.environ.get("VITRAIL_NODE_KEYS")
+    print(f"requests are signed; nodes know them by server-key={key.public.hex()}")
+    return Server(key, Names(expected=Path(expected).expanduser() if expected else None))
 
 
 def _keep(place: Folder, facts: dict[str, Any], plan: Plan) -> None:

@@ -6,5 +6,6 @@ for _key, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray will do, and it warns less
 }.items():
     os.environ.setdefault(_key, _value)  # read when Flower and Ray are imported

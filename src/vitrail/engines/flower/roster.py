@@ -75,11 +75,14 @@ class Roster:
     def problems(self) -> list[str]:
         """Which nodes take no part, and why."""
         found = list(self.refused.values())
-        for node, d in self.found.items():
+        for d in self.found.values():
+            node = self.node(d.name)
             if why := self._problem(d):
                 found.append(f"{d.name}: {why}")
-            elif self.node(d.name) is not None and self.found[self.node(d.name) or 0].key != d.key:
+            elif node is not None and self.found[node].key != d.key:
                 found.append(f"{d.name}: another node has this name already")
+            elif self.wanted is not None and d.name not in self.wanted:
+                found.append(f"{d.name}: the run began without it")
         return sorted(found)
 
     def gather(self, clients: int) -> list[str]:

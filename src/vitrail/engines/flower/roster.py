@@ -16,6 +16,7 @@ from vitrail.engines.flower.terms import Terms
 from vitrail.errors import VitrailError
 
 EVERY = 2.0  # seconds between two looks at who is there
+PAUSE = 10.0  # seconds before a node that could not describe itself is asked again; twice as many each time
 
 
 class Roster:
@@ -27,6 +28,7 @@ class Roster:
         self.found: dict[int, Description] = {}  # nodes that are there and have described themselves
         self.refused: dict[int, str] = {}  # nodes that take no part, and why
         self.asked: dict[str, int] = {}  # messages that ask for a description, and to which node
+        self.failed: dict[int, tuple[int, float]] = {}  # nodes that could not say, how often, and when to ask again
         self.looked = 0.0
 
     def look(self) -> None:
@@ -37,7 +39,8 @@ class Roster:
             self.found = {node: d for node, d in self.found.items() if node in there}
             self.refused = {node: why for node, why in self.refused.items() if node in there}
             self.asked = {message: node for message, node in self.asked.items() if node in there}
-            for node in sorted(there - set(self.found) - set(self.refused) - set(self.asked.values())):
+            resting = {node for node, (_, until) in self.failed.items() if time.monotonic() < until}
+            for node in sorted(there - set(self.found) - set(self.refused) - set(self.asked.values()) - resting):
                 query = Message(packed(self.terms.text()), node, DESCRIBE, ttl=self.timeout)
                 self.asked |= {message: node for message in self.grid.push_messages([query]) if message}
             self.looked = time.monotonic()
@@ -46,8 +49,10 @@ class Roster:
                 self._hear(self.asked.pop(reply.metadata.reply_to_message_id), reply)
 
     def _hear(self, node: int, reply: Message) -> None:
-        if reply.has_error():
-            return  # it is asked again as long as it is there
+        if reply.has_error():  # its machine may be too busy: asking at once would make it busier
+            times = self.failed.get(node, (0, 0.0))[0]
+            self.failed[node] = times + 1, time.monotonic() + PAUSE * 2**times
+            return
         try:
             self.found[node] = Description.read(unpacked(reply, 0)[0])
         except VitrailError as e:

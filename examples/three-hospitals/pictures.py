@@ -1,4 +1,4 @@
-"""Pictures for three hospitals, from the embedded digits: FOLDER/NAME/pictures/DIGIT/*.png, each with digits it sees most."""
+"""Pictures for three hospitals, from the embedded digits: FOLDER/NAME/pictures/DIGIT/*.png."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 from vitrail.data import load
 
-MOST, FEW = 30, 10  # pictures of a digit that a hospital sees often, and of any other
+MOST, FEW = 30, 10  # pictures of a digit that a hospital sees most, and of any other
 
 
 def make(folder: Path, hospitals: Sequence[str]) -> None:

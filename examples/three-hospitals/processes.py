@@ -1,4 +1,4 @@
-"""Processes that are started now and stopped by another command later: each has a file with its number and its birth."""
+"""Processes that one command starts and another stops: a file for each holds its number and when it began."""
 
 from __future__ import annotations
 

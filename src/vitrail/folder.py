@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import state as store
+from vitrail.atomic import write_atomically
 from vitrail.errors import Malformed, VitrailError
-from vitrail.state import State, write_atomically
+from vitrail.state import State
 
 
 @dataclass(frozen=True)

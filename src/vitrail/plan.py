@@ -10,13 +10,13 @@ from vitrail import config
 from vitrail import state as store
 from vitrail.board import check_installed
 from vitrail.config import Settings
-from vitrail.data import from_torch, partition
+from vitrail.data import from_torch
 from vitrail.data import load as load_data
-from vitrail.data.domains import in_domains
 from vitrail.data.partitions import Partition
 from vitrail.data.pictures import Dataset
 from vitrail.data.specs import parse_partition
 from vitrail.determinism import device_for
+from vitrail.division import divide
 from vitrail.engines.secure import check_secure
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
@@ -75,20 +75,6 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
     data, shares, notes = divide(settings, data)
     clients = [name for name, held in zip(shares.names, shares.indices, strict=True) if len(held)]
     return assemble(settings, data, shares, clients, data.train.digest(), notes)
-
-
-def divide(settings: Settings, data: Dataset) -> tuple[Dataset, Partition, list[str]]:
-    """The data as clients see it, who holds which of it, and what a person should know of that."""
-    rng = Rng((settings.seed,)).child("partition").numpy()
-    shares = partition(settings.partition, data, settings.clients, rng, settings.server_share)
-    if parse_partition(settings.partition).domains:
-        data = in_domains(data, shares, Rng((settings.seed,)).child("domains"))
-    notes = _notes(settings, data)
-    labelled = settings.labels == "auto" and data.train.labels is not None
-    if labelled and settings.partition == "folders" and data.classes == data.groups:
-        labelled = False
-        notes.append("each sub-folder is a client, and none has sub-folders for labels: trained without labels")
-    return (data if labelled else data.without_labels()), shares, notes
 
 
 def assemble(
@@ -151,21 +137,6 @@ def _data(s: Settings, given: Any) -> Dataset:
             f"size={s.size}, but the given data is {width} pixels wide; give size to from_arrays instead"
         )
     return data
-
-
-def _notes(s: Settings, data: Dataset) -> list[str]:
-    """What looks like a misunderstanding."""
-    notes = []
-    if data.groups and data.groups != data.classes and s.partition != "folders":
-        notes.append(
-            f"{len(data.groups)} first-level sub-folders are not taken as clients; partition=folders does that"
-        )
-    if (brightest := int(data.train.pixels.max())) < 32:
-        notes.append(
-            f"the brightest of all pixels is {brightest} of 255, so pictures are nearly black; "
-            "12-bit values in 16-bit files must be rescaled to the full range first"
-        )
-    return notes
 
 
 def complete(s: Settings, data: Dataset) -> Settings:

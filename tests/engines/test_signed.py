@@ -12,7 +12,8 @@ from vitrail.engines.free import stretch
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, play
-from vitrail.engines.signed import Names, Node, Server
+from vitrail.engines.signed import Names, Server
+from vitrail.engines.signed_client import Signed
 from vitrail.errors import VitrailError
 from vitrail.methods.base import Task
 from vitrail.privacy.signing import SIGNATURE, Key
@@ -46,7 +47,7 @@ class Sites:
             yield client, self.up(client, t, self.answer(client, self.down(client, t, request)))
 
     def answer(self, client, carried):
-        node, request = Node(client, key_of(client), self.pinned), carried[:-SIGNATURE]
+        node, request = Signed(client, key_of(client), self.pinned), carried[:-SIGNATURE]
         one = self.crew.client(client, digits().train)
         try:
             reply = one.answer(node.opened(carried, self.told))
@@ -205,7 +206,7 @@ def test_terms_that_were_changed_on_the_way_are_refused(tmp_path):
 
 
 def test_a_request_for_one_thing_is_none_for_another():
-    node, server = Node("a", key_of("a"), SERVER.public), Server(SERVER, Names())
+    node, server = Signed("a", key_of("a"), SERVER.public), Server(SERVER, Names())
     assert node.opened(server.sign("a", b"a model", "keep"), what="keep") == b"a model"
     with pytest.raises(VitrailError, match="server-key"):
         node.opened(server.sign("a", b"a model", "keep"))

@@ -15,8 +15,10 @@ from urllib.parse import quote
 import numpy as np
 
 from vitrail import state as store
+from vitrail.atomic import write_atomically
 from vitrail.data.pictures import Pictures
 from vitrail.errors import Malformed, VitrailError
+from vitrail.home import home
 from vitrail.methods.base import Incoming, Method, Reply
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Mechanism
@@ -61,7 +63,7 @@ class Client:
         try:
             return self._answer(message, digest(request))
         except VitrailError as e:
-            return self._fail(h.round, h.exchange, str(e))
+            return self._fail(h.round, h.exchange, self._said(e))
         except Exception as e:  # whatever it was, the round must go on; its text may tell of the data, so it stays here
             self._note(traceback.format_exc())
             return self._fail(h.round, h.exchange, f"{type(e).__name__}; details are in the client's own folder")
@@ -168,6 +170,13 @@ class Client:
     def _say(self, kind: Kind, round_: int, exchange: int, parts: tuple[Part, ...] = ()) -> bytes:
         return encode(Message(Header(kind, self.run, round_, self.name, exchange), parts))
 
+    def _said(self, e: VitrailError) -> str:
+        """What went wrong, without the places on this machine where it did."""
+        said = str(e)
+        for place in (self.folder, home()):
+            said = said.replace(f"{place}/", "")
+        return said
+
     def _fail(self, round_: int, exchange: int, reason: str) -> bytes:
         text = np.frombuffer(reason.encode()[:LONGEST_REASON], np.uint8)
         return self._say(Kind.FAILED, round_, exchange, (make_part("reason", "bytes", text),))
@@ -193,7 +202,7 @@ class Client:
 
     def _note(self, text: str) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        store.write_atomically(self.path.with_suffix(".error.txt"), text.encode(), 0o600)
+        write_atomically(self.path.with_suffix(".error.txt"), text.encode(), 0o600)
 
 
 def private_file(folder: Path, client: str) -> Path:

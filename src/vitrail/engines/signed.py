@@ -15,32 +15,10 @@ from urllib.parse import quote
 
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Ask, Outcome
+from vitrail.engines.signed_client import TRAIN, answers, asks
 from vitrail.errors import Malformed, VitrailError
 from vitrail.privacy.signing import SIGNATURE, Key, public_key, signed_by, split
-from vitrail.wire.message import digest, round_of
-
-TRAIN = "train"  # what a message is for, unless somebody says otherwise
-
-
-@dataclass(frozen=True)
-class Node:
-    """A client's side: its own key, and its server's, if its owner named that."""
-
-    name: str
-    key: Key
-    server: bytes | None = None  # None: nobody checks who asks
-
-    def opened(self, carried: bytes, about: str = "", what: str = TRAIN, to: str | None = None) -> bytes:
-        """A request, if it is the server's, to this node and about this; `to` is empty where it is to anybody."""
-        request, signature = split(carried)
-        asks = _asks(what, self.name if to is None else to, about, request)
-        if self.server is not None and not signed_by(self.server, signature, *asks):
-            raise Malformed("the request is not signed by the server that this node's owner named (server-key)")
-        return request
-
-    def closed(self, request: bytes, reply: bytes, what: str = TRAIN) -> bytes:
-        """A reply as it travels."""
-        return reply + self.key.sign(*_answers(what, self.name, request, reply))
+from vitrail.wire.message import round_of
 
 
 @dataclass
@@ -93,11 +71,11 @@ class Server:
 
     def sign(self, client: str, request: bytes, what: str = TRAIN) -> bytes:
         """A request as it travels."""
-        return request + self.key.sign(*_asks(what, client, self.about(), request))
+        return request + self.key.sign(*asks(what, client, self.about(), request))
 
     def proven(self, client: str, key: bytes, reply: bytes, signature: bytes, what: str) -> None:
         """Meet a client: it signed what it says with the key that it shows, and that is its own."""
-        if not signed_by(key, signature, *_answers(what, client, b"", reply)):
+        if not signed_by(key, signature, *answers(what, client, b"", reply)):
             raise VitrailError(f"{client!r} shows a key that it does not hold")
         self.names.meet(client, key)
 
@@ -132,20 +110,12 @@ class Server:
         self._tally(request, client, what)[1] += 1
         if known is None:
             return Failure("reply refused: no key is known for it")
-        if not signed_by(known, signature, *_answers(what, client, request, reply)):
+        if not signed_by(known, signature, *answers(what, client, request, reply)):
             return Failure(f"reply refused: not signed, for this request, by its key {known.hex()[:16]}...")
         return reply
 
     def _tally(self, request: bytes, client: str, what: str) -> list[int]:
         return self.counted.setdefault((round_of(request), client), [0, 0]) if what == TRAIN else [0, 0]
-
-
-def _asks(what: str, client: str, about: str, request: bytes) -> tuple[bytes, ...]:
-    return b"request", what.encode(), client.encode(), about.encode(), request
-
-
-def _answers(what: str, client: str, request: bytes, reply: bytes) -> tuple[bytes, ...]:
-    return b"reply", what.encode(), client.encode(), digest(request), reply
 
 
 def file_name(client: str) -> str:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.methods.base import Method
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.mechanism import Mechanism, Unit
+
+if TYPE_CHECKING:
+    from vitrail.methods.base import Method
 
 MECHANISMS = ("moments", "mask-update", "dp-sgd", "dp-fedavg", "gradient")  # `paper` rests on an assumption
 KEYS = ("accept", "least-unit", "max-epsilon", "max-delta", "require-secure", "require-entropy")

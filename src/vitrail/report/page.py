@@ -51,7 +51,7 @@ class Section:
 
 def write_report(folders: Sequence[Path], out: Path, title: str = "", tables: Sequence[Table] = ()) -> None:
     """Write a self-contained page about runs; `tables` come first, above all that is read from the folders."""
-    from vitrail.state import write_atomically
+    from vitrail.atomic import write_atomically
 
     runs = read_runs([Path(folder) for folder in folders], _GRIDS)
     write_atomically(Path(out), _render(runs, title, tables).encode())

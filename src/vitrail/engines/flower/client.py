@@ -1,8 +1,14 @@
-"""The ClientApp: a message's bytes to the client, its answer's bytes back."""
+"""The ClientApp: a message's bytes to the client, its answer's bytes back.
+
+Flower starts a process for every message, so what is imported here is paid for every time: a method, and torch, only
+where one is to be trained.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+import traceback
 from collections.abc import Callable
 
 from flwr.app import Context, Message
@@ -27,22 +33,22 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
             request, says = who.opened(text, carried, DESCRIBE), who.describe(Terms.read(text)).text()
             signature = who.closed(request, says.encode(), DESCRIBE)[len(says.encode()) :]
             return Message(packed(says, signature), reply_to=message)
-        except VitrailError as e:
-            text = json.dumps({"name": str(context.node_config.get("name", "")), "refuses": str(e)})
+        except Exception as e:
+            text = json.dumps({"name": str(context.node_config.get("name", "")), "refuses": _said(e)})
         return Message(packed(text), reply_to=message)
 
     @made.train()
     def answer(message: Message, context: Context) -> Message:
-        from vitrail.determinism import one_thread
-
         try:
             who, (text, carried) = party(context), unpacked(message, LARGEST)
             request = who.opened(text, carried, TRAIN)
-            with one_thread():
-                reply = who.client(Terms.read(text)).answer(request)
-            return Message(packed("", who.closed(request, reply, TRAIN)), reply_to=message)
-        except VitrailError as e:  # before there is a client: it says why in words, where a client would in bytes
-            return Message(packed(str(e)), reply_to=message)
+            client = who.client(Terms.read(text))
+        except Exception as e:  # before there is a client, why in words: later it says so in a message of its own
+            return Message(packed(_said(e)), reply_to=message)
+        from vitrail.determinism import one_thread
+
+        with one_thread():
+            return Message(packed("", who.closed(request, client.answer(request), TRAIN)), reply_to=message)
 
     @made.query("keep")
     def keep(message: Message, context: Context) -> Message:
@@ -51,10 +57,18 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
             model = who.opened(text, carried, KEEP)
             who.keep(Terms.read(text), model)
             return Message(packed("", who.closed(model, b"", KEEP)), reply_to=message)
-        except VitrailError as e:
-            return Message(packed(str(e)), reply_to=message)
+        except Exception as e:
+            return Message(packed(_said(e)), reply_to=message)
 
     return made
+
+
+def _said(e: Exception) -> str:
+    """What the server may know of a failure: a refusal's own words; of an accident only its kind."""
+    if isinstance(e, VitrailError):
+        return str(e)
+    print(traceback.format_exc(), file=sys.stderr)
+    return f"{type(e).__name__}; the node's own log says more"
 
 
 def _node(context: Context) -> Node:

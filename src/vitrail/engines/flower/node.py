@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import sys
 import traceback
 from collections.abc import Mapping
@@ -16,20 +17,20 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from vitrail.engines.client import Client
+from vitrail.atomic import write_atomically
+from vitrail.engines.flower.laid import laid, lay
 from vitrail.engines.flower.terms import Terms
-from vitrail.engines.signed import Node as Signed
+from vitrail.engines.signed_client import Signed
 from vitrail.errors import Malformed, VitrailError, nearest
-from vitrail.privacy.budget import Budget
 from vitrail.privacy.policy import KEYS as POLICY
 from vitrail.privacy.policy import Policy, from_config
 from vitrail.privacy.signing import kept_key, public_key
 from vitrail.rng import Rng
-from vitrail.state import write_atomically
 
 if TYPE_CHECKING:
     from vitrail.config import Settings
     from vitrail.data.pictures import Dataset, Pictures
+    from vitrail.engines.client import Client
 
 DESCRIBE = "query.describe"  # as carry.py has it, which needs Flower
 Value = bool | int | float | str
@@ -148,15 +149,17 @@ class Node:
 
     def describe(self, terms: Terms) -> Description:
         """Who this is, and what its pictures look like under a run's settings."""
-        data = self._data(terms.resolved())
+        data = self._data(terms.common())
         return Description(self.name, self._signs.key.public.hex(), data.shape, data.classes)
 
     def client(self, terms: Terms) -> Client:
         """This node as a client of a run."""
         from vitrail.determinism import device_for
+        from vitrail.engines.client import Client
+        from vitrail.privacy.budget import Budget
 
         method = terms.method(device_for(self.device))
-        s = terms.resolved()
+        s, folder = terms.common(), self._begun(terms)
         rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
         budget = None
         if self.budget or s.budget:
@@ -165,17 +168,21 @@ class Node:
             budget = Budget(name, self.budget or float(s.budget or 0), delta)
 
         def pictures() -> Pictures:
-            data = self._data(s)
-            if (data.shape, data.classes) != (terms.shape, terms.classes):
-                raise VitrailError("its pictures or their labels are no longer what it described")
-            return data.train
+            """Read once in a run: each of its messages comes to a new process."""
+            place = folder / "pictures"
+            if not place.exists():
+                data = self._data(s)
+                if (data.shape, data.classes) != (terms.shape, terms.classes):
+                    raise VitrailError("its pictures or their labels are no longer what it described")
+                lay(data.train, place)
+            return laid(place)
 
         run = bytes.fromhex(terms.id)
-        return Client(self.name, method, run, rng, pictures, self._begun(terms), budget, self.policy)
+        return Client(self.name, method, run, rng, pictures, folder, budget, self.policy)
 
     def keep(self, terms: Terms, model: bytes) -> None:
         """Write what came out of a run."""
-        self._begun(terms)
+        shutil.rmtree(self._begun(terms) / "pictures", ignore_errors=True)
         models = self.place / "models"
         models.mkdir(parents=True, exist_ok=True)
         write_atomically(models / f"{terms.id}.safetensors", model)
@@ -205,8 +212,8 @@ class Node:
         data = load(self.data, size=s.size, held_out=s.held_out)
         if not self.partition:
             return data if s.labels == "auto" else data.without_labels()
-        from vitrail.plan import complete, divide
+        from vitrail.division import divide
 
         own = {"data": self.data, "partition": self.partition, "clients": self.num_partitions}
-        data, shares, _ = divide(complete(s.model_copy(update=own), data), data)
+        data, shares, _ = divide(s.model_copy(update=own), data)
         return replace(data, train=data.train.take(shares.indices[self.partition_id]))

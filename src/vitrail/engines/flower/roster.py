@@ -18,6 +18,7 @@ from vitrail.errors import VitrailError
 from vitrail.privacy.signing import SIGNATURE
 
 EVERY = 2.0  # seconds between two looks at who is there
+PAUSE = 10.0  # seconds before a node that could not describe itself is asked again; twice as many each time
 
 
 class Roster:
@@ -37,6 +38,7 @@ class Roster:
         self.found: dict[int, Description] = {}  # nodes that are there and have described themselves
         self.refused: dict[int, str] = {}  # nodes that take no part, and why
         self.asked: dict[str, int] = {}  # messages that ask for a description, and to which node
+        self.failed: dict[int, tuple[int, float]] = {}  # nodes that could not say, how often, and when to ask again
         self.looked = 0.0
 
     def told(self) -> str:
@@ -51,7 +53,8 @@ class Roster:
             self.found = {node: d for node, d in self.found.items() if node in there}
             self.refused = {node: why for node, why in self.refused.items() if node in there}
             self.asked = {message: node for message, node in self.asked.items() if node in there}
-            for node in sorted(there - set(self.found) - set(self.refused) - set(self.asked.values())):
+            resting = {node for node, (_, until) in self.failed.items() if time.monotonic() < until}
+            for node in sorted(there - set(self.found) - set(self.refused) - set(self.asked.values()) - resting):
                 signature = self.proof.sign("", b"", DESCRIBE) if self.proof else b""
                 query = Message(packed(self.terms.text(), signature), node, DESCRIBE, ttl=self.timeout)
                 self.asked |= {message: node for message in self.grid.push_messages([query]) if message}
@@ -61,8 +64,10 @@ class Roster:
                 self._hear(self.asked.pop(reply.metadata.reply_to_message_id), reply)
 
     def _hear(self, node: int, reply: Message) -> None:
-        if reply.has_error():
-            return  # it is asked again as long as it is there
+        if reply.has_error():  # its machine may be too busy: asking at once would make it busier
+            times = self.failed.get(node, (0, 0.0))[0]
+            self.failed[node] = times + 1, time.monotonic() + PAUSE * 2**times
+            return
         try:
             text, signature = unpacked(reply, SIGNATURE)
             found = Description.read(text)
@@ -94,11 +99,14 @@ class Roster:
     def problems(self) -> list[str]:
         """Which nodes take no part, and why."""
         found = list(self.refused.values())
-        for node, d in self.found.items():
+        for d in self.found.values():
+            node = self.node(d.name)
             if why := self._problem(d):
                 found.append(f"{d.name}: {why}")
-            elif self.node(d.name) is not None and self.found[self.node(d.name) or 0].key != d.key:
+            elif node is not None and self.found[node].key != d.key:
                 found.append(f"{d.name}: another node has this name already")
+            elif self.wanted is not None and d.name not in self.wanted:
+                found.append(f"{d.name}: the run began without it")
         return sorted(found)
 
     def gather(self, clients: int) -> list[str]:

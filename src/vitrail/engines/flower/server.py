@@ -16,10 +16,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from vitrail import __version__, config
+from vitrail.atomic import write_atomically
 from vitrail.config import Settings
 from vitrail.data import load
 from vitrail.data.partitions import Partition
 from vitrail.data.pictures import Dataset, Pictures
+from vitrail.division import divide
 from vitrail.engines.flower.carry import KEEP
 from vitrail.engines.flower.engine import Flower
 from vitrail.engines.flower.roster import Roster
@@ -29,11 +31,10 @@ from vitrail.engines.signed import Names, Server
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
 from vitrail.home import home
-from vitrail.plan import Plan, assemble, complete, divide
+from vitrail.plan import Plan, assemble, complete
 from vitrail.privacy.signing import kept_key
 from vitrail.problems import NODES
 from vitrail.run import Run, play
-from vitrail.state import write_atomically
 from vitrail.watch import Terminal
 
 app = ServerApp()
@@ -58,7 +59,7 @@ def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
         plan = deployed(settings, facts)
         if facts["id"] not in ("", plan.id.hex()):
             raise VitrailError(
-                f"out={place.path} holds a run with other settings; {place.settings} has them: use those, or another out="
+                f"out={place.path} holds a run with other settings; use those of {place.settings}, or another out="
             )
         _keep(place, facts | {"id": plan.id.hex()}, plan)
         roster.terms, roster.wanted = Terms.of(plan), plan.clients

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from queue import Queue
@@ -18,6 +18,7 @@ import numpy as np
 
 from vitrail.data.pictures import Pictures
 from vitrail.engines.client import Client
+from vitrail.engines.flower.laid import laid, lay
 from vitrail.engines.flower.node import Description
 from vitrail.engines.flower.terms import Terms
 from vitrail.errors import VitrailError
@@ -80,12 +81,13 @@ class VirtualNodes:
 def virtual_nodes(root: str, nodes: int, workers: int) -> Iterator[VirtualNodes]:
     """Start Flower's simulation beside this thread, and stop it at the end."""
     from flwr.app import Context
-    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
     from vitrail.engines.flower.client import client_app
 
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    for name in ("flwr", "ray"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     given: Queue[Grid] = Queue()
     done = threading.Event()
     server = ServerApp()
@@ -99,7 +101,7 @@ def virtual_nodes(root: str, nodes: int, workers: int) -> Iterator[VirtualNodes]
         return Virtual(root, int(context.node_config["partition-id"]))
 
     backend: Any = {
-        "init_args": {"num_cpus": workers, "log_to_driver": False, "_node_ip_address": "127.0.0.1"},
+        "init_args": {"num_cpus": workers, "logging_level": logging.ERROR, "_node_ip_address": "127.0.0.1"},
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     thread = threading.Thread(
@@ -116,10 +118,7 @@ def virtual_nodes(root: str, nodes: int, workers: int) -> Iterator[VirtualNodes]
 def lay_out(plan: Plan, root: Path) -> None:
     """Write a run's pictures where virtual nodes can map them into their memory, each its own."""
     place = root / plan.id.hex()
-    place.mkdir(mode=0o700)
-    for f in fields(plan.data.train):
-        if (array := getattr(plan.data.train, f.name)) is not None:
-            np.save(place / f"{f.name}.npy", array)
+    lay(plan.data.train, place)
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
     np.save(place / "holds.npy", np.concatenate([holds[name] for name in plan.clients]))
     b = plan.budget
@@ -181,6 +180,4 @@ def _facts(root: str, run: str) -> dict[str, Any]:
 def _train(root: str, run: str) -> tuple[Pictures, Any]:
     """All pictures of a run, mapped once in a worker process."""
     place = Path(root) / run
-    arrays = {f.name: place / f"{f.name}.npy" for f in fields(Pictures)}
-    read = {name: np.load(path, mmap_mode="r") for name, path in arrays.items() if path.exists()}
-    return Pictures(**read), np.load(place / "holds.npy")
+    return laid(place), np.load(place / "holds.npy")

@@ -53,6 +53,14 @@ class Terms:
         except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise Malformed(f"what the run is cannot be read: {type(e).__name__}") from None
 
+    def common(self) -> Settings:
+        """The settings that every run has; the method's own are not looked at, nor is its code loaded."""
+        known = {k: v for k, v in self.settings.items() if k in config.Settings.model_fields}
+        try:
+            return config.Settings.model_validate(known)
+        except ValueError as e:
+            raise Malformed(f"the run's settings cannot be read: {type(e).__name__}") from None
+
     def resolved(self, device: str = "cpu") -> Settings:
         """The settings, checked as those of any run are."""
         return config.resolve(self.settings, {"device": device})

@@ -8,7 +8,7 @@ import typer
 
 
 def supernode(context: typer.Context) -> None:
-    """Start a SuperNode that runs no code it is sent, only the vitrail installed here; takes flower-supernode's options.
+    """Start a SuperNode that runs no code it is sent, only the vitrail installed here; options: flower-supernode's.
 
     `vitrail supernode --superlink fl.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key KEY
     --node-config 'name="north" data="folder:/pictures" folder="/var/vitrail" max-epsilon=9.8'`

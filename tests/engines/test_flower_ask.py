@@ -35,6 +35,12 @@ class Echo:
     classes: tuple[str, ...] = TERMS.classes
     kept: list[bytes] = field(default_factory=list)
 
+    def opened(self, text: str, carried: bytes, what: str) -> bytes:
+        return carried
+
+    def closed(self, request: bytes, reply: bytes, what: str) -> bytes:
+        return reply
+
     def describe(self, terms: Terms) -> Description:
         return Description(self.name, self.key, self.shape, self.classes)
 

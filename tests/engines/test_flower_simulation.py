@@ -30,6 +30,7 @@ CASES = [
     *((name, name, QUICK[name]) for name in METHODS),
     *((case, name, {**QUICK[name], **extra}) for case, (name, extra) in PRIVATE.items() if "moments" in case),
     (SECURE[0], "prism", SECURE[1]),
+    ("moments, secure", "moments", {**QUICK["moments"], "secure": 2, "epsilon": 9.8}),
     (FREE[0], "psfedgan", FREE[1]),
     ("fedgan, with dropout", "fedgan", {**QUICK["fedgan"], "dropout": 0.4, "rounds": 3}),
 ]

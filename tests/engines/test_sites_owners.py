@@ -1,19 +1,24 @@
 """What a node's owner decides holds on real processes: whose requests, which mechanism, whose code."""
 
+from __future__ import annotations
+
 import json
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.sites import BIN, Sites
+from tests.engines.sites import PATIENCE, Sites
+from tests.engines.sockets import only_loopback
 from vitrail.artifact import load
 from vitrail.certificates import make
 from vitrail.privacy.ledger import read
-from vitrail.privacy.signing import SIGNATURE, Key, public_key
+from vitrail.privacy.signing import Key, public_key
 
-pytest.importorskip("flwr")
+PLAIN = ("flower-supernode",)
 OWN_CODE = (sys.executable, "-m", "vitrail.cli", "supernode")
-QUICK = "moments size=8 rounds=2 clients=2 epsilon=9.8 entropy=os local_steps=2 batch=10 features=vitrail-fashion grids=0 measure_every=0 timeout=240"
+ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDtqJ7zOtqQtYqOo0CpvDXNlMhV3HeJDpjrASKGLWdop"
+QUICK = "moments size=8 rounds=2 clients=2 epsilon=9.8 entropy=os local_steps=2 batch=10 features=vitrail-fashion grids=0 measure_every=0 timeout=240 quorum=1"
 FOREIGN = {
     "pyproject.toml": """
 [project]
@@ -57,63 +62,66 @@ def main(grid, context):
 
 
 @pytest.fixture(scope="module")
-def sites(tmp_path_factory):
-    """north meets the terms, south's owner asks for more, west's named another server."""
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    """north meets the terms, south's owner asks for more, west's named another server, east's trusts signed apps alone."""
     folder = tmp_path_factory.mktemp("owners")
     keys = folder / "keys"
-    make(keys, ["north", "south", "west"])
-    with Sites(folder / "run", keys, VITRAIL_SERVER_KEY=str(keys / "superlink" / "signing.key")) as sites:
-        sites.nodes = folder
-        sites.superlink(VITRAIL_NODE_KEYS=str(keys / "superlink" / "keys"))
-        owners = {
-            "north": (f'server-key="{keys}/north/server.pub" max-epsilon=9.81 accept="moments"', OWN_CODE),
-            "south": (f'server-key="{keys}/south/server.pub" max-epsilon=1.0', (BIN / "flower-supernode",)),
-            "west": (f'server-key="{Key(bytes(32)).public.hex()}"', (BIN / "flower-supernode",)),
-        }
+    owners = {
+        "north": (f'server-key="{keys}/north/server.pub" max-epsilon=9.81 accept="moments"', OWN_CODE),
+        "south": (f'server-key="{keys}/south/server.pub" max-epsilon=1.0', PLAIN),
+        "west": (f'server-key="{Key(bytes(32)).public.hex()}"', PLAIN),
+        "east": ("", (*PLAIN, "--trusted-entities", str(folder / "trusted.yaml"))),
+    }
+    make(keys, list(owners))
+    (folder / "trusted.yaml").write_text(f"{{fpk_1: '{ED25519}'}}\n")
+    with Sites(
+        folder / "run",
+        keys,
+        VITRAIL_SERVER_KEY=str(keys / "superlink" / "signing.key"),
+        VITRAIL_NODE_KEYS=str(keys / "superlink" / "keys"),
+    ) as sites:
+        sites.superlink()
+        sites.register(*owners)
         for i, (name, (config, command)) in enumerate(owners.items()):
-            sites.flwr("supernode", "register", keys / "superlink" / "nodes" / f"{name}.pub", "here")
-            config += f' name="{name}" data="digits" folder="{keys}/{name}" device="cpu" partition="iid"'
-            config += f" partition-id={i} num-partitions=3"
+            shared = f'name="{name}" data="digits" folder="{keys}/{name}" device="cpu" partition="iid" '
+            shared += f"partition-id={i} num-partitions=4 {config}"
             key, ca = keys / name / "supernode.key", keys / name / "ca.crt"
-            sites.supernode(name, config, key, ca, command)
+            sites.supernode(name, "--node-config", shared, key=key, ca=ca, command=command)
         for name in owners:
-            sites.until(name, "SuperNode ID")
+            sites.says(name, "SuperNode ID")
         yield sites
 
 
-def test_a_run_goes_on_with_those_whose_owners_agree(sites):
-    out = sites.nodes / "out"
-    done = sites.run(QUICK, out)
-    assert (out / "report.html").exists(), done.stdout[-3000:] + done.stderr[-2000:]
+def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
+    out, keys = sites.root.parent / "out", sites.keys
+    sites.run(QUICK, out)
+    sites.done(out, 3 * PATIENCE)
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     assert (first["asked"], first["answered"]) == (2, 1)
     assert first["left_out"].keys() == {"south"}
     assert "owner's policy refuses this run: moments over one answer costs ε = 9.8" in first["left_out"]["south"]
     assert "it takes part with" in first["left_out"]["south"]
     assert "ε of at most 1 at δ = 1e-05" in first["left_out"]["south"]
-    assert "west: the request is not signed by the server that this node's owner named" in done.stdout
+    assert "west: the request is not signed by the server that this node's owner named" in sites.log("flwr")
     assert load(out).sample(2).shape == (2, 1, 8, 8)
     assert read(out / "ledger.json")[-1]["says"].startswith("ε = 9.8 at δ = 1e-05")
+    assert only_loopback(sites.pids())
 
-    keys = sites.nodes / "keys"
     known = json.loads((out / "nodes.json").read_text())["keys"]
     assert known == {n: public_key(str(keys / n / "node.pub")).hex() for n in ("north", "south")}
-    kept = list((keys / "north" / "models").iterdir())
-    assert [p.read_bytes() for p in kept] == [(out / "model.safetensors").read_bytes()]
-    assert not (keys / "west" / "models").exists()
-    assert not (keys / "west" / "runs").exists(), "of a server it does not know it keeps nothing"
-    reply = sites.nodes / "keys" / "north" / "runs"
-    assert first["up"]["north"] > SIGNATURE
-    assert len(list(reply.iterdir())) == 1
+    (model,) = (keys / "north" / "models").iterdir()
+    assert model.read_bytes() == (out / "model.safetensors").read_bytes()
+    for stranger in ("west", "east"):
+        assert not (keys / stranger / "runs").exists(), "of a server it does not know it keeps nothing"
+        assert not (keys / stranger / "models").exists()
 
 
-def test_no_secret_is_in_a_log_or_in_what_the_superlink_keeps(sites):
-    keys = sites.nodes / "keys"
-    secrets = [
-        (keys / who).read_text().strip() for who in ("north/node.key", "south/node.key", "superlink/signing.key")
-    ]
-    written = [p for p in (sites.nodes / "run").rglob("*") if p.is_file()] + list((sites.nodes / "out").glob("*.*"))
-    assert any(p.name == "state.db" for p in written)
+def test_no_secret_is_in_a_log_or_in_what_the_superlink_keeps(sites: Sites):
+    out, keys = sites.root.parent / "out", sites.keys
+    files = ("north/node.key", "south/node.key", "superlink/signing.key")
+    secrets = [(keys / file).read_text().strip() for file in files]
+    written = [p for p in (*sites.root.rglob("*"), *out.rglob("*")) if p.is_file()]
+    assert {"state.db", "link.log", "north.log", "flwr.log", "nodes.json"} <= {p.name for p in written}
     for path in written:
         raw = path.read_bytes()
         for secret in secrets:
@@ -121,12 +129,14 @@ def test_no_secret_is_in_a_log_or_in_what_the_superlink_keeps(sites):
             assert bytes.fromhex(secret) not in raw, path.name
 
 
-def test_shipped_code_runs_on_a_plain_supernode_and_never_on_one_of_ours(sites):
-    app = sites.nodes / "foreign"
+def test_shipped_code_runs_on_a_plain_supernode_and_never_on_one_of_ours(sites: Sites):
+    """Nor where only signed apps are trusted: but there ours does not, either."""
+    app = sites.root.parent / "foreign"
     for name, text in FOREIGN.items():
         (app / name).parent.mkdir(parents=True, exist_ok=True)
         (app / name).write_text(text)
-    done = sites.flwr("run", app, "here", "--stream")
-    assert "asked 3 and heard 3" in done.stdout, done.stdout[-3000:] + done.stderr[-2000:]
-    was = {name: (sites.nodes / "keys" / name / "was-here").exists() for name in ("north", "south", "west")}
-    assert was == {"north": False, "south": True, "west": True}
+    said = sites.flwr("run", str(app), "loop", "--stream")
+    assert "asked 4 and heard 4" in said, said[-3000:]
+    was = {name: (sites.keys / name / "was-here").exists() for name in ("north", "south", "west", "east")}
+    assert was == {"north": False, "south": True, "west": True, "east": False}
+    assert "The FAB could not be verified" in sites.log("east")

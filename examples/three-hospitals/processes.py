@@ -46,6 +46,7 @@ def stop(folder: Path) -> list[str]:
     for name, pid in running(folder).items():
         names.append(name)
         pids |= {pid} | descendants(pid)
+    for pid in pids:
         _signal(pid, signal.SIGTERM)
     end = time.monotonic() + PATIENCE
     while any(map(birth, pids)) and time.monotonic() < end:

@@ -53,7 +53,7 @@ def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
         with Embedded(crew, data.train.without_labels(), 2) as engine:
             replies: list[bytes] = []
 
-            def ask(requests: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes | Failure]]:
+            def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
                 for client, answer in engine.ask(requests):
                     assert isinstance(answer, bytes)
                     replies.append(answer)

@@ -162,6 +162,10 @@ def _check(plan: Plan) -> None:
         raise VitrailError(f"quorum={s.quorum}: only {asked} clients that hold pictures are asked in a round; lower it")
     if s.tensorboard:
         check_installed()
+    if s.engine == "flower":
+        from vitrail.engines.flower import check_installed as check_flower
+
+        check_flower()
     plan.method.declares()  # a network that cannot be built for these pictures shows here, or an ε that cannot be had
     if s.secure:
         check_secure(plan.method, asked)

@@ -152,6 +152,10 @@ def resume(
         raise VitrailError(
             f"{folder} holds no run (there is no settings.toml); give the folder that `vitrail run` named"
         )
+    if place.nodes.exists():
+        raise VitrailError(
+            f"{folder} holds a run over nodes; `flwr run` with its settings and out goes on with it (docs/flower.md)"
+        )
     overrides: dict[str, Any] = {"out": str(folder)} | ({} if workers is None else {"workers": workers})
     plan = prepare(config.resolve(str(place.settings), overrides), data)
     with place.locked():

@@ -13,11 +13,15 @@ if any("flwr-clientapp" in word for word in sys.orig_argv):
 
     honest = Client.answer
 
-    def another_shape(parts):
-        return tuple(make_part(p.name, p.codec, np.resize(p.array(), p.array().size + 1)) for p in parts)
+    def floats(parts, change):
+        """Parts of floats changed, and the others as they are."""
+        return tuple(change(p) if p.codec == "float32" else p for p in parts)
 
-    def not_a_number(parts):
-        return tuple(make_part(p.name, "float32", np.full(p.shape, np.nan, np.float32)) for p in parts)
+    def another_shape(part):
+        return make_part(part.name, part.codec, np.resize(part.array(), part.array().size + 1))
+
+    def not_a_number(part):
+        return replace(part, payload=np.full(part.shape, np.nan, np.float32).tobytes())
 
     def lie(self, request):
         reply = honest(self, request)
@@ -31,9 +35,9 @@ if any("flwr-clientapp" in word for word in sys.orig_argv):
             case 0:
                 return b"garbage" * 10
             case 1:
-                return encode(replace(message, parts=another_shape(message.parts)))
+                return encode(replace(message, parts=floats(message.parts, another_shape)))
             case 2:
-                return encode(replace(message, parts=not_a_number(message.parts)))
+                return encode(replace(message, parts=floats(message.parts, not_a_number)))
             case 3:
                 return reply + bytes(2**25)
             case _:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from vitrail.errors import Malformed
@@ -28,7 +26,7 @@ def unpacked(message: Message, most: int) -> tuple[str, bytes]:
     array, words = bytes_[_ONE], text[_ONE]
     if not isinstance(words, str) or len(words) > LONGEST_TEXT or (array.dtype, array.stype) != ("uint8", "raw"):
         raise Malformed("the message does not hold one array of bytes and one text")
-    data = cast(bytes, array.data)
+    data = array.data
     if len(data) > most:
         raise Malformed(f"a message of {len(data):,} bytes; at most {most:,} are taken")
     return words, data

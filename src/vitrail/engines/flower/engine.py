@@ -19,6 +19,7 @@ from vitrail.methods.base import Method
 from vitrail.wire.message import LARGEST
 
 Drops = Callable[[str, bytes], Failure | None]
+_NOT_THERE = "its node is not connected"
 _GONE = (3, 4, 5)  # Flower's codes for a message or a node that is no longer there
 
 
@@ -111,14 +112,18 @@ class Flower:
                 came.append((client, self._read(reply)))
         heard = {client for client, _ in came}
         for client, asked in waiting.items():
-            if client not in heard and time.monotonic() > asked.until:
+            if client in heard:
+                continue
+            if time.monotonic() > asked.until:
                 came.append((client, Failure(f"did not answer within {self.roster.timeout:g} s")))
+            elif asked.node is None and self.roster.lost(client):
+                came.append((client, Failure(_NOT_THERE)))
         return came
 
     def _read(self, reply: Message) -> bytes | Failure:
         if reply.has_error():
             if reply.error.code in _GONE:
-                return Failure("its node is not connected")
+                return Failure(_NOT_THERE)
             return Failure(f"its node failed: {_clean(reply.error.reason or 'it gives no reason')}")
         try:
             words, data = unpacked(reply, self.largest)

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from vitrail.atomic import write_atomically
 from vitrail.engines.flower.laid import laid, lay
 from vitrail.engines.flower.terms import Terms
@@ -93,6 +95,7 @@ class Node:
     budget: float = 0.0  # the ε it may spend in all runs together; 0: nobody counts
     budget_name: str = ""
     home: str = ""  # downloads and budgets, in place of $VITRAIL_HOME
+    classes: str = ""  # what labels are called in the run, with commas between; where it does not hold all of them
     partition: str = ""  # for trials: this node holds one share of the data, as a simulated client would
     partition_id: int = 0
     num_partitions: int = 1
@@ -111,9 +114,10 @@ class Node:
         missing = [key for key in ("name", "data", "folder") if not values.get(key)]
         if missing:
             raise VitrailError(f"the node config lacks {', '.join(missing)}; give it to flower-supernode --node-config")
-        kinds = {f.name: type(f.default) for f in known.values() if f.name not in ("name", "data", "folder")}
+        numbers: dict[str, type[float]] = {"budget": float, "partition_id": int, "num_partitions": int}
         try:
-            node = Node(**{k: kinds.get(k, str)(v) for k, v in values.items()}, policy=from_config(given))
+            own = {k: numbers[k](v) if k in numbers else str(v) for k, v in values.items()}
+            node = Node(**own, policy=from_config(given))  # type: ignore[arg-type]
         except ValueError as e:
             raise VitrailError(f"the node config holds a wrong value: {e}") from None
         if node.home:
@@ -163,7 +167,7 @@ class Node:
         rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
         budget = None
         if self.budget or s.budget:
-            name = self.budget_name or f"{self.data}/{self.name}"
+            name = self.budget_name or self.name
             delta = self.policy.max_delta if self.budget else float(getattr(method, "delta", 1e-5))
             budget = Budget(name, self.budget or float(s.budget or 0), delta)
 
@@ -210,6 +214,8 @@ class Node:
         from vitrail.data.sources import load
 
         data = load(self.data, size=s.size, held_out=s.held_out)
+        if self.classes:
+            data = _named(data, tuple(word.strip() for word in self.classes.split(",")))
         if not self.partition:
             return data if s.labels == "auto" else data.without_labels()
         from vitrail.division import divide
@@ -217,3 +223,16 @@ class Node:
         own = {"data": self.data, "partition": self.partition, "clients": self.num_partitions}
         data, shares, _ = divide(s.model_copy(update=own), data)
         return replace(data, train=data.train.take(shares.indices[self.partition_id]))
+
+
+def _named(data: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """The same pictures with labels numbered as these names are."""
+    unknown = sorted(set(data.classes) - set(classes))
+    if unknown or len(set(classes)) < len(classes):
+        raise VitrailError(f"classes={','.join(classes)}: must name every label once, also {', '.join(unknown)}")
+    number = np.array([classes.index(name) for name in data.classes], np.int64)
+
+    def renumbered(p: Pictures) -> Pictures:
+        return p if p.labels is None else replace(p, labels=number[p.labels])
+
+    return replace(data, train=renumbered(data.train), test=renumbered(data.test), classes=classes)

@@ -18,6 +18,7 @@ from vitrail.errors import VitrailError
 from vitrail.privacy.signing import SIGNATURE
 
 EVERY = 2.0  # seconds between two looks at who is there
+GRACE = 30.0  # seconds that a client may be without a node before it counts as not connected
 PAUSE = 10.0  # seconds before a node that could not describe itself is asked again; twice as many each time
 
 
@@ -39,6 +40,7 @@ class Roster:
         self.refused: dict[int, str] = {}  # nodes that take no part, and why
         self.asked: dict[str, int] = {}  # messages that ask for a description, and to which node
         self.failed: dict[int, tuple[int, float]] = {}  # nodes that could not say, how often, and when to ask again
+        self.missed: dict[str, float] = {}  # clients without a node, and since when
         self.looked = 0.0
 
     def told(self) -> str:
@@ -48,7 +50,7 @@ class Roster:
     def look(self) -> None:
         """See who is there now, ask newcomers what they are, and hear what was said."""
         self.check()
-        if time.monotonic() - self.looked >= EVERY or self.asked:
+        if time.monotonic() - self.looked >= (EVERY if self.found and not self.asked else EVERY / 10):
             there = set(self.grid.get_node_ids())
             self.found = {node: d for node, d in self.found.items() if node in there}
             self.refused = {node: why for node, why in self.refused.items() if node in there}
@@ -81,9 +83,15 @@ class Roster:
         """The node of a client, if it is there and holds what it should; of one node's two numbers the newest."""
         same = [node for node, d in self.found.items() if d.name == client and self._problem(d) is None]
         if not same:
+            self.missed.setdefault(client, time.monotonic())
             return None
+        self.missed.pop(client, None)
         first = self.found[same[0]].key
         return [node for node in same if self.found[node].key == first][-1]
+
+    def lost(self, client: str) -> bool:
+        """Whether a client has had no node for so long that nobody should wait for it."""
+        return self.node(client) is None and time.monotonic() - self.missed[client] > min(GRACE, self.timeout)
 
     def _problem(self, d: Description) -> str | None:
         t = self.terms

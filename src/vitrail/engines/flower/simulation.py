@@ -32,21 +32,9 @@ if TYPE_CHECKING:
     from vitrail.plan import Plan
 
 
-def check_installed() -> None:
-    """Refuse early where Flower or Ray is missing."""
-    try:
-        import flwr  # noqa: F401
-        import ray  # noqa: F401
-    except ImportError:
-        raise VitrailError(
-            'engine=flower: Flower is not installed; `pip install "vitrail[flower]"` does it, or leave the setting out'
-        ) from None
-
-
 @contextmanager
 def simulation(plan: Plan, workers: int) -> Iterator[Flower]:
     """The engine of a run whose clients are virtual nodes; `workers` of them train at a time."""
-    check_installed()
     with TemporaryDirectory(prefix="vitrail-") as root, virtual_nodes(root, len(plan.clients), workers) as nodes:
         yield nodes.engine(plan)
 

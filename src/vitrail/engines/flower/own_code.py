@@ -28,9 +28,9 @@ _REFUSED = {
 
 def start(arguments: Sequence[str]) -> None:
     """Become a SuperNode with these arguments of flower-supernode."""
-    for argument in arguments:
-        if why := _REFUSED.get(argument.partition("=")[0]):
-            raise VitrailError(f"{argument.partition('=')[0]}: {why}; leave it out, or use flower-supernode itself")
+    for option, why in _REFUSED.items():
+        if any(len(a) > 3 and option.startswith(a.partition("=")[0]) for a in arguments):  # options may be cut short
+            raise VitrailError(f"{option}: {why}; leave it out, or use flower-supernode itself")
     replaced()  # a Flower that cannot be kept from running other code shows here
     path = os.pathsep.join([str(commands()), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tests.federation import same
-from vitrail.errors import Malformed, VitrailError
 from vitrail.atomic import write_atomically
+from vitrail.errors import Malformed, VitrailError
 from vitrail.state import load, pack, save, unpack
 
 leaves = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -32,13 +33,25 @@ def until(what: Callable[[], bool], seconds: float, says: str) -> None:
         time.sleep(0.1)
 
 
+def _ends_with_us() -> None:
+    """In a new process: be killed when the tests are, even if they are killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _gone(pid: int) -> bool:
+    """Whether a process has ended, and with it all that it listened on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 class Deployment:
     """Processes by name; what they say is in files of the same name."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.port = root, free_port()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.ever: set[int] = set()
         home = root / "flwr"
         home.mkdir()
         (home / "config.toml").write_text(
@@ -56,8 +69,9 @@ class Deployment:
     def start(self, name: str, *command: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         log = (self.root / f"{name}.log").open("ab")
         process = subprocess.Popen(
-            [str(BIN / command[0]), *command[1:]], stdout=log, stderr=log, env=env or self.env, start_new_session=True
-        )
+            [str(BIN / command[0]), *command[1:]], stdout=log, stderr=log, env=env or self.env,
+            start_new_session=True, preexec_fn=_ends_with_us,  # noqa: PLW1509
+        )  # fmt: skip
         self.running[name] = process
         return process
 
@@ -95,10 +109,10 @@ class Deployment:
         self.kill_all(family(self.running.pop(name).pid))
 
     def kill_all(self, pids: list[int]) -> None:
-        self.ever |= set(pids)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        until(lambda: all(map(_gone, pids)), 60, "a killed process is still there")
 
     def serverapp(self) -> list[int]:
         """The processes of the ServerApp that is running."""

@@ -24,6 +24,7 @@ from vitrail.data.pictures import Dataset, Pictures
 from vitrail.division import divide
 from vitrail.engines.flower.carry import KEEP
 from vitrail.engines.flower.engine import Flower
+from vitrail.engines.flower.node import Description
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.replies import Failure
@@ -61,9 +62,11 @@ def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
             raise VitrailError(
                 f"out={place.path} holds a run with other settings; use those of {place.settings}, or another out="
             )
-        _keep(place, facts | {"id": plan.id.hex()}, plan)
         roster.terms, roster.wanted = Terms.of(plan), plan.clients
+        roster.found |= {int(node): Description.read(text) for node, text in facts.get("there", {}).items()}
         roster.wait(plan.clients, settings.timeout)
+        there = {str(node): d.text() for node, d in roster.found.items()}  # what is known need not be asked again
+        _keep(place, facts | {"id": plan.id.hex(), "there": there}, plan)
         for problem in roster.problems():
             print(f"refused: {problem}")
         run = play(plan, lambda p: nullcontext(Flower(grid, roster, p.method)), Terminal())
@@ -101,8 +104,8 @@ def _new(place: Folder, roster: Roster, settings: Settings) -> dict[str, Any]:
     names = roster.gather(settings.clients)
     t = roster.terms
     keys = {name: d.key for name in names for d in roster.found.values() if d.name == name}
-    facts = {"id": "", "nonce": secrets.token_hex(16), "names": names, "shape": t.shape, "classes": t.classes}
-    return facts | {"keys": keys}
+    agreed = {"names": names, "keys": keys, "shape": t.shape, "classes": t.classes}
+    return {"id": "", "nonce": secrets.token_hex(16), **agreed, "there": {}}
 
 
 def _proof() -> Server:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tests.federation import same
+from vitrail.atomic import write_atomically
 from vitrail.errors import Malformed, VitrailError
-from vitrail.state import load, pack, save, unpack, write_atomically
+from vitrail.state import load, pack, save, unpack
 
 leaves = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**64) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)

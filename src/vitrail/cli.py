@@ -10,6 +10,7 @@ import typer
 from vitrail.cli_measuring import compare, evaluate, report
 from vitrail.cli_models import export, show
 from vitrail.cli_privacy import audit, privacy
+from vitrail.cli_sites import certificates, supernode
 from vitrail.cli_uses import adapt, probe, restyle, route
 
 app = typer.Typer(
@@ -144,8 +145,11 @@ def sample(
     typer.echo(f"{n} pictures in {out}")
 
 
-for verb in (show, export, evaluate, report, compare, privacy, audit, probe, route, restyle, adapt):
+for verb in (show, export, evaluate, report, compare, privacy, audit, probe, route, restyle, adapt, certificates):
     app.command()(verb)
+
+
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(supernode)
 
 
 @app.command("list")

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from vitrail.atomic import write_atomically
 from vitrail.compare import Asked, Entry, compare
 from vitrail.report import write_report
 from vitrail.standings import as_csv, by_clients, markdown, standings
-from vitrail.state import write_atomically
 from vitrail.watch import Terminal
 
 

@@ -60,6 +60,13 @@ class Settings(BaseModel):
         int | Literal["auto"],
         Field(description="processes that train clients; auto: one per core. Never changes a bit"),
     ] = "auto"
+    engine: Annotated[
+        Literal["embedded", "flower"],
+        Field(description="what carries messages: processes of this one, or Flower. Never changes a bit"),
+    ] = "embedded"
+    timeout: Annotated[
+        float, Field(gt=0, le=30 * 86400, description="engine=flower: seconds that a client has to answer")
+    ] = 3600.0
     device: Annotated[str, Field(description="torch device of the clients; auto: a GPU where there is one")] = "auto"
     grids: Annotated[int, Field(ge=0, description="how many sample grids to write along the way")] = 8
     measure_every: Annotated[
@@ -77,6 +84,8 @@ class Settings(BaseModel):
 FREE = (
     "out",
     "workers",
+    "engine",
+    "timeout",
     "grids",
     "measure_every",
     "tensorboard",

@@ -1,4 +1,4 @@
-"""Arithmetic that gives the same bits wherever it runs on one kind of machine."""
+"""Arithmetic that gives the same bits wherever it runs on one kind of machine, and the device it runs on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 
 import torch
+
+from vitrail.errors import VitrailError
 
 
 @contextlib.contextmanager
@@ -21,3 +23,15 @@ def one_thread() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(mode)
+
+
+def device_for(name: str) -> str:
+    """The torch device of this name, if it can be used here; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.ones(1, device=name).item()
+    except (RuntimeError, AssertionError) as e:
+        says = str(e).splitlines()[0]
+        raise VitrailError(f"device={name}: torch cannot use it here ({says}); set device=auto") from e
+    return name

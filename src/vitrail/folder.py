@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import state as store
+from vitrail.atomic import write_atomically
 from vitrail.errors import Malformed, VitrailError
-from vitrail.state import State, write_atomically
+from vitrail.state import State
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Folder:
     audit = property(lambda self: self.path / "audit.json")
     report = property(lambda self: self.path / "report.html")
     partition = property(lambda self: self.path / "partition.png")
+    nodes = property(lambda self: self.path / "nodes.json")
 
     def check_free(self) -> None:
         """Refuse a folder that holds anything."""

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitrail.state import write_atomically
+from vitrail.atomic import write_atomically
 
 
 def write_grid(path: Path, pictures: Tensor, columns: int = 0, scale: int = 0) -> None:

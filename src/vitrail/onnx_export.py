@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from vitrail import __version__
 from vitrail.artifact import Generator
+from vitrail.atomic import replacing
 from vitrail.errors import VitrailError
 from vitrail.inspection import plain
 from vitrail.nets.masked import Ensemble
 from vitrail.nets.mixture import Mixture
 from vitrail.rng import Rng
-from vitrail.state import replacing
 
 TOLERANCE = 1e-4  # of a picture in [0, 1]: a fortieth of the step between two bytes
 CHECKED = (1, 10)  # pictures in the batches by which a file is compared with torch

@@ -14,11 +14,12 @@ import torch
 
 from vitrail import state as store
 from vitrail.artifact import Generator, open_model
+from vitrail.atomic import write_atomically
 from vitrail.engines.client import private_file
 from vitrail.grid import write_grid
 from vitrail.plan import Plan
 from vitrail.rng import Rng
-from vitrail.state import State, write_atomically
+from vitrail.state import State
 
 INDEX = "grids.json"
 ROWS, COLUMNS, MOST = 6, 10, 40  # contents, styles; clients that are drawn

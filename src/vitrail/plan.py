@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,20 @@ from vitrail import config
 from vitrail import state as store
 from vitrail.board import check_installed
 from vitrail.config import Settings
-from vitrail.data import from_torch, partition
+from vitrail.data import from_torch
 from vitrail.data import load as load_data
-from vitrail.data.domains import in_domains
 from vitrail.data.partitions import Partition
 from vitrail.data.pictures import Dataset
 from vitrail.data.specs import parse_partition
+from vitrail.determinism import device_for
+from vitrail.division import dealt, seen
 from vitrail.engines.secure import check_secure
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
 from vitrail.methods.base import Method, Task
 from vitrail.nets.features import TRAINED_ON, choose_features, load_features, saw
 from vitrail.privacy.budget import Budget
-from vitrail.problems import GIVEN
+from vitrail.problems import GIVEN, NODES
 from vitrail.rng import Rng
 from vitrail.wire.message import digest
 
@@ -34,17 +35,13 @@ class Plan:
     settings: Settings
     data: Dataset
     partition: Partition
+    clients: list[str]  # those that hold pictures; the others sit out
     method: Method
     id: bytes
     folder: Folder
     start: store.State | None
     notes: tuple[str, ...]  # what a person should know before it starts
     against: tuple[str, ...]  # networks that this run, or one it starts from, trains against: they may not measure it
-
-    @property
-    def clients(self) -> list[str]:
-        """The clients that hold pictures; the others sit out."""
-        return [name for name, held in zip(self.partition.names, self.partition.indices, strict=True) if len(held)]
 
     @property
     def budget(self) -> Budget | None:
@@ -68,45 +65,45 @@ class Plan:
     @property
     def empty(self) -> list[str]:
         """The clients that a partition left without pictures."""
-        return [name for name, held in zip(self.partition.names, self.partition.indices, strict=True) if not len(held)]
+        return [name for name in self.partition.names if name not in set(self.clients)]
 
 
 def prepare(settings: Settings, given: Any = None) -> Plan:
     """Load the data, divide it, and build the method."""
     settings, data, shares = divided(settings, given)
-    notes = _notes(settings, data)
-    labelled = settings.labels == "auto" and data.train.labels is not None
-    if labelled and settings.partition == "folders" and data.classes == data.groups:
-        labelled = False
-        notes.append("each sub-folder is a client, and none has sub-folders for labels: trained without labels")
-    if not labelled:
-        data = replace(data, train=data.train.without_labels(), test=data.test.without_labels(), classes=())
+    data, notes = seen(settings, data)
+    clients = [name for name, held in zip(shares.names, shares.indices, strict=True) if len(held)]
+    return assemble(settings, data, shares, clients, data.train.digest(), notes)
+
+
+def assemble(
+    settings: Settings, data: Dataset, shares: Partition, clients: list[str], content: str, notes: list[str]
+) -> Plan:
+    """A run of these clients; `data` need not hold their pictures, and `content` names what they hold."""
     for name in shares.names:
         if len(name.encode(errors="surrogateescape")) > 255 or not _is_text(name):
             raise VitrailError(
                 f"the client name {name[:40]!r} is longer than 255 bytes or not UTF-8; rename its folder"
             )
-
     task = Task(
         data.shape,
         len(data.classes),
         settings.rounds,
         len(shares.names),
-        _device(settings.device),
+        device_for(settings.device),
         settings.secure,
         settings.entropy,
     )
     method = config.build_method(settings, task)
     start, start_digest = _earlier(settings)
-    run = config.identity(settings, data.train.digest(), start_digest)
+    run = config.identity(settings, content, start_digest)
     if psi := feature_network(settings):
         load_features(psi)  # what is missing shows here, not in every client
         if saw(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
     notes += _privacy_notes(method, shares)
-    plan = Plan(
-        settings, data, shares, method, run, Folder(Path(settings.out)), start, tuple(notes), _against(settings)
-    )
+    folder = Folder(Path(settings.out))
+    plan = Plan(settings, data, shares, clients, method, run, folder, start, tuple(notes), _against(settings))
     _check(plan)
     return plan
 
@@ -114,12 +111,8 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
 def divided(settings: Settings, given: Any = None) -> tuple[Settings, Dataset, Partition]:
     """A run's data and who holds which of it, with its labels even where the run does without them."""
     data = _data(settings, given)
-    settings = _complete(settings, data)
-    rng = Rng((settings.seed,)).child("partition").numpy()
-    shares = partition(settings.partition, data, settings.clients, rng, settings.server_share)
-    if parse_partition(settings.partition).domains:
-        data = in_domains(data, shares, Rng((settings.seed,)).child("domains"))
-    return settings, data, shares
+    settings = complete(settings, data)
+    return settings, *dealt(settings, data)
 
 
 def _privacy_notes(method: Method, shares: Partition) -> list[str]:
@@ -137,6 +130,11 @@ def _data(s: Settings, given: Any) -> Dataset:
     if given is None:
         if s.data == GIVEN:
             raise VitrailError("this run was given its data from Python; hand the same data over again with data=")
+        if s.data == NODES:
+            raise VitrailError(
+                "data=nodes is what the nodes of a deployment hold: start or continue such a run with `flwr run` "
+                "(docs/flower.md), or name data that lies here"
+            )
         return load_data(s.data, size=s.size, held_out=s.held_out)
     data = given if isinstance(given, Dataset) else from_torch(given, size=s.size, held_out=s.held_out)
     if s.size not in (None, data.shape[1]):
@@ -147,22 +145,7 @@ def _data(s: Settings, given: Any) -> Dataset:
     return data
 
 
-def _notes(s: Settings, data: Dataset) -> list[str]:
-    """What looks like a misunderstanding."""
-    notes = []
-    if data.groups and data.groups != data.classes and s.partition != "folders":
-        notes.append(
-            f"{len(data.groups)} first-level sub-folders are not taken as clients; partition=folders does that"
-        )
-    if (brightest := int(data.train.pixels.max())) < 32:
-        notes.append(
-            f"the brightest of all pixels is {brightest} of 255, so pictures are nearly black; "
-            "12-bit values in 16-bit files must be rescaled to the full range first"
-        )
-    return notes
-
-
-def _complete(s: Settings, data: Dataset) -> Settings:
+def complete(s: Settings, data: Dataset) -> Settings:
     """What follows from the data: its size, the features that have not seen it, clients for folders or domains."""
     found: dict[str, Any] = {"size": data.shape[1]}
     if getattr(s, "features", "") == "auto":
@@ -185,6 +168,10 @@ def _check(plan: Plan) -> None:
         raise VitrailError(f"quorum={s.quorum}: only {asked} clients that hold pictures are asked in a round; lower it")
     if s.tensorboard:
         check_installed()
+    if s.engine == "flower":
+        from vitrail.engines.flower import check_installed as check_flower
+
+        check_flower()
     plan.method.declares()  # a network that cannot be built for these pictures shows here, or an ε that cannot be had
     if s.secure:
         check_secure(plan.method, asked)
@@ -211,19 +198,6 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.ones(1, device=name).item()
-    except (RuntimeError, AssertionError) as e:
-        says = str(e).splitlines()[0]
-        raise VitrailError(f"device={name}: torch cannot use it here ({says}); set device=auto") from e
-    return name
 
 
 def _earlier(s: Settings) -> tuple[store.State | None, str]:

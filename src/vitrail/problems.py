@@ -13,6 +13,7 @@ from vitrail.data.specs import parse_partition, parse_source
 from vitrail.errors import VitrailError
 
 GIVEN = "given"  # data handed over from Python, which no file can name
+NODES = "nodes"  # data that only the nodes of a deployment hold
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def cross_checks(v: Mapping[str, Any]) -> list[Problem]:
         if isinstance(v.get(name), bool)
     ]
     for name, parse in (("data", parse_source), ("partition", parse_partition)):
-        if isinstance(v.get(name), str) and v[name] != GIVEN:
+        if isinstance(v.get(name), str) and v[name] not in (GIVEN, NODES):
             try:
                 parse(v[name])
             except VitrailError as e:

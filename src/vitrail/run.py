@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from vitrail.determinism import one_thread
 from vitrail.engines.embedded import Crew, Embedded
 from vitrail.engines.free import stretch
 from vitrail.engines.journal import Journal
-from vitrail.engines.rounds import Federation, Outcome, choose
+from vitrail.engines.rounds import Ask, Federation, Outcome, choose
 from vitrail.errors import VitrailError
 from vitrail.evaluate.gauge import gauge_for
 from vitrail.folder import Folder, new_folder
@@ -35,6 +36,20 @@ from vitrail.report import write_report
 from vitrail.rng import Rng
 
 VOID_LIMIT = 3  # rounds in a row that change nothing, after which a run stops
+
+
+class Engine(Protocol):
+    """What carries messages."""
+
+    @property
+    def ask(self) -> Ask: ...
+
+    def count(self, outcome: Outcome) -> None:
+        """Add what travelled beside the messages of a round."""
+        ...
+
+
+MakeEngine = Callable[[Plan], AbstractContextManager[Engine]]
 
 
 class Watch(Protocol):
@@ -126,7 +141,7 @@ def begin(settings: Settings, data: Any = None, watch: Watch | None = None) -> R
     plan = prepare(settings.model_copy(update={"out": str(out)}), data)
     with plan.folder.locked():
         plan.folder.begin(config.to_toml(plan.settings, __version__))
-        return _go(plan, watch or Nobody())
+        return play(plan, engine_for, watch or Nobody())
 
 
 def resume(
@@ -138,13 +153,31 @@ def resume(
         raise VitrailError(
             f"{folder} holds no run (there is no settings.toml); give the folder that `vitrail run` named"
         )
+    if place.nodes.exists():
+        raise VitrailError(
+            f"{folder} holds a run over nodes; `flwr run` with its settings and out goes on with it (docs/flower.md)"
+        )
     overrides: dict[str, Any] = {"out": str(folder)} | ({} if workers is None else {"workers": workers})
     plan = prepare(config.resolve(str(place.settings), overrides), data)
     with place.locked():
-        return _go(plan, watch or Nobody())
+        return play(plan, engine_for, watch or Nobody())
 
 
-def _go(plan: Plan, watch: Watch) -> Run:
+def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
+    """The engine that the settings name, with all clients on this machine."""
+    s = plan.settings
+    workers = min(len(plan.clients), os.cpu_count() or 1) if s.workers == "auto" else int(s.workers)
+    if s.engine == "flower":
+        from vitrail.engines.flower.simulation import simulation
+
+        return simulation(plan, workers)
+    holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
+    crew = Crew(plan.method, plan.id, Rng((s.seed,)), holds, plan.folder.clients, plan.budget)
+    return Embedded(crew, plan.data.train, workers, s.dropout)
+
+
+def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
+    """All rounds of a run over an engine, from its last checkpoint or the start; its folder is locked meanwhile."""
     s, folder, method = plan.settings, plan.folder, plan.method
     rng = Rng((s.seed,))
     watch = Together(watch, Board()) if s.tensorboard else watch
@@ -152,11 +185,8 @@ def _go(plan: Plan, watch: Watch) -> Run:
     fed = Federation.from_tree(saved["federation"]) if saved else _first(plan, rng)
     closed, void = (saved["closed"] if saved else 0), 0  # rounds that changed the model; rounds in a row that did not
     folder.rewind(fed.round)
-    if not saved:
+    if not saved and any(map(len, plan.partition.indices)):
         draw_partition(plan.partition, plan.data, folder.partition)
-    holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
-    workers = min(len(plan.clients), os.cpu_count() or 1) if s.workers == "auto" else int(s.workers)
-    crew = Crew(method, plan.id, rng, holds, folder.clients, plan.budget)
     ledger = RunLedger(folder.ledger, plan)
     best: dict[str, Any] | None = saved.get("best") if saved else None
     journal = Journal(folder.answers)
@@ -172,7 +202,7 @@ def _go(plan: Plan, watch: Watch) -> Run:
     if not saved and method.free_rounds:
         save()  # where keys come from the operating system, what clients answer to must outlive a kill
     watch.begin(plan, fed.round)
-    with one_thread(), Embedded(crew, plan.data.train, workers, s.dropout) as engine:
+    with one_thread(), make_engine(plan) as engine:
         gauge = gauge_for(plan.data, plan.against) if s.measure_every != 0 else None
         while fed.round < s.rounds:
             began = time.perf_counter()
@@ -181,6 +211,7 @@ def _go(plan: Plan, watch: Watch) -> Run:
                 quorum=s.quorum, tell=watch.during, before=ledger.opens,
             )  # fmt: skip
             for outcome, after in played:
+                engine.count(outcome)
                 closed, void = (closed, void + 1) if outcome.void else (closed + 1, 0)
                 row = _row(outcome, time.perf_counter() - began)
                 began = time.perf_counter()

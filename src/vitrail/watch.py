@@ -53,10 +53,10 @@ class Terminal:
         s, p = plan.settings, plan.partition
         self.folder = plan.folder.path
         held = sorted(len(i) for i in p.indices if len(i))
-        most = f" to {held[-1]}" if held[-1] != held[0] else ""
+        share = f" of {held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} pictures" if held else ""
         self.console.print(
             f"[bold]{s.method}[/bold] on {escape(plan.data.name)}: {len(plan.clients)} clients "
-            f"({escape(s.partition)}) of {held[0]}{most} pictures, {s.rounds} rounds, seed {s.seed}"
+            f"({escape(p.spec)}){share}, {s.rounds} rounds, seed {s.seed}"
             + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
         )
         if psi := feature_network(s):

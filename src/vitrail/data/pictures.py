@@ -62,3 +62,7 @@ class Dataset:
         """Channels, height and width of every picture."""
         c, h, w = self.train.pixels.shape[1:]
         return c, h, w
+
+    def without_labels(self) -> Dataset:
+        """The same pictures, unlabelled."""
+        return replace(self, train=self.train.without_labels(), test=self.test.without_labels(), classes=())

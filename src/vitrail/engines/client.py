@@ -15,12 +15,15 @@ from urllib.parse import quote
 import numpy as np
 
 from vitrail import state as store
+from vitrail.atomic import write_atomically
 from vitrail.data.pictures import Pictures
 from vitrail.errors import Malformed, VitrailError
+from vitrail.home import home
 from vitrail.methods.base import Incoming, Method, Reply
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import operating_system, seeded
+from vitrail.privacy.policy import Policy
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire.message import (
@@ -48,21 +51,26 @@ class Client:
     pictures: Callable[[], Pictures]
     folder: Path
     budget: Budget | None = None  # what its owner lets it spend on privacy; None: nobody counts
+    policy: Policy | None = None  # the least that its owner lets a run promise; None: nothing is refused
 
     def answer(self, request: bytes) -> bytes:
         """Do what a request asks for; a client that cannot says why instead of failing silently."""
         try:
             message = decode(request)
         except Malformed as e:
-            return self._fail(0, 0, f"the request is malformed: {e}")
+            return self.refuse(f"the request is malformed: {e}")
         h = message.header
         try:
             return self._answer(message, digest(request))
         except VitrailError as e:
-            return self._fail(h.round, h.exchange, str(e))
+            return self._fail(h.round, h.exchange, self._said(e))
         except Exception as e:  # whatever it was, the round must go on; its text may tell of the data, so it stays here
             self._note(traceback.format_exc())
             return self._fail(h.round, h.exchange, f"{type(e).__name__}; details are in the client's own folder")
+
+    def refuse(self, reason: str) -> bytes:
+        """Say why a request is not even read."""
+        return self._fail(0, 0, reason)
 
     def _answer(self, message: Message, asked: bytes) -> bytes:
         h = message.header
@@ -81,6 +89,9 @@ class Client:
         if kept is not None and (h.round < kept["round"] or h.exchange <= last):
             raise Malformed(f"round {h.round} was answered before, to another request: a replay is refused")
 
+        if self.policy is not None:
+            self.policy.check(self.method)
+
         rng = self.rng.child("client", self.name)
         before = self.method.client_init(self.name, rng.child("init")) if kept is None else kept["state"]
         kept = {"run": self.run, "holds": NO_BASE, "trained": False, **(kept or {}), "round": h.round, "state": before}
@@ -95,6 +106,11 @@ class Client:
 
     def _train(self, message: Message, kept: State, rng: Rng, exchange: int = 0) -> tuple[Part, ...]:
         """The method's own round: what it says, and in `kept` what it leaves behind."""
+        given = kept.get(
+            "given", 0
+        )  # answers that were made from pictures; a server may ask more often than it planned
+        if self.policy is not None:
+            self.policy.check(self.method, given)
         incoming = Incoming(
             message.header.round,
             {p.name: p.array() for p in message.parts if not p.peer},
@@ -108,6 +124,7 @@ class Client:
         if self.budget and spends:  # written down before it leaves
             self.budget.charge(self.method.mechanism, self.run, message.header.round)
         kept["trained"] = True
+        kept["given"] = given + 1
         kept["holds"] = reply.holds
         return self._parts(reply)
 
@@ -153,6 +170,13 @@ class Client:
     def _say(self, kind: Kind, round_: int, exchange: int, parts: tuple[Part, ...] = ()) -> bytes:
         return encode(Message(Header(kind, self.run, round_, self.name, exchange), parts))
 
+    def _said(self, e: VitrailError) -> str:
+        """What went wrong, without the places on this machine where it did."""
+        said = str(e)
+        for place in (self.folder, home()):
+            said = said.replace(f"{place}/", "")
+        return said
+
     def _fail(self, round_: int, exchange: int, reason: str) -> bytes:
         text = np.frombuffer(reason.encode()[:LONGEST_REASON], np.uint8)
         return self._say(Kind.FAILED, round_, exchange, (make_part("reason", "bytes", text),))
@@ -178,7 +202,7 @@ class Client:
 
     def _note(self, text: str) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        store.write_atomically(self.path.with_suffix(".error.txt"), text.encode(), 0o600)
+        write_atomically(self.path.with_suffix(".error.txt"), text.encode(), 0o600)
 
 
 def private_file(folder: Path, client: str) -> Path:

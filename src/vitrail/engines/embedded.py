@@ -25,6 +25,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.determinism import one_thread
 from vitrail.engines.client import Client
 from vitrail.engines.replies import Failure
+from vitrail.engines.rounds import Outcome
 from vitrail.methods.base import Method
 from vitrail.privacy.budget import Budget
 from vitrail.rng import Rng
@@ -66,6 +67,9 @@ class Embedded:
     def __exit__(self, *_: object) -> None:
         for worker in self.pool:
             worker.stop()
+
+    def count(self, outcome: Outcome) -> None:
+        """Nothing travels beside messages."""
 
     def ask(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
         """Carry requests to clients and yield their answers as they come; at None, wait for one of them."""
@@ -109,10 +113,15 @@ class Embedded:
                 yield job[0], answer
 
     def _drops(self, client: str, request: bytes) -> Failure | None:
-        if not self.dropout:
-            return None
-        u = self.crew.rng.child("dropout", client, digest(request)).numpy().random()
-        return Failure("dropped out (simulated)") if u < self.dropout else None
+        return dropped(self.crew.rng, self.dropout, client, request)
+
+
+def dropped(rng: Rng, chance: float, client: str, request: bytes) -> Failure | None:
+    """Whether a simulated client does not answer a request: the same on any engine."""
+    if not chance:
+        return None
+    u = rng.child("dropout", client, digest(request)).numpy().random()
+    return Failure("dropped out (simulated)") if u < chance else None
 
 
 class _Worker:

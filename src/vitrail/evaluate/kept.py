@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import __version__
+from vitrail.atomic import write_atomically
 from vitrail.data.pictures import Dataset
 from vitrail.evaluate.evaluation import halves
 from vitrail.evaluate.measure import Measure
-from vitrail.state import write_atomically
 from vitrail.wire.message import digest
 
 

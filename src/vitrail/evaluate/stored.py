@@ -18,7 +18,7 @@ from vitrail.evaluate.kept import Column, file_digest
 from vitrail.evaluate.measure import Measure
 from vitrail.evaluate.oracle import accuracy
 from vitrail.folder import Folder, public_name
-from vitrail.problems import GIVEN
+from vitrail.problems import GIVEN, NODES
 
 ENSEMBLE = "mask ensemble (a new mask for each batch; not what is stored)"
 
@@ -92,7 +92,7 @@ def _data(where: Path, model: Generator | Classifier, named: str | None) -> Data
     own = str(model.about.get("data", ""))
     settings = _settings(where, own)
     name = named or (settings.data if settings else own)
-    if not name or name == GIVEN:
+    if not name or name in (GIVEN, NODES):
         raise VitrailError("the model does not say which data it was trained on; name some with --data")
     held_out = model.about.get("held_out", settings.held_out if settings else 0.2)
     return load_data(name, size=model.shape[1], held_out=held_out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from vitrail.data.pictures import Pictures
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.rng import Rng
-from vitrail.state import State
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import NO_BASE
+
+if TYPE_CHECKING:  # it brings torch, and a node that is asked who it is answers sooner without
+    from vitrail.state import State
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,7 @@ class Moments(MaskSettings):
             leaves=f"{self.numbers:,} noised sums of features, once"
             + (", of which only the total is seen" * bool(secure)),
             trust=trust,
+            noised_by="all clients" if secure else "client",
         )
 
     @property

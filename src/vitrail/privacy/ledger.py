@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from vitrail.atomic import write_atomically
 from vitrail.errors import Malformed
-from vitrail.state import write_atomically
 
 Entry = dict[str, Any]
 

@@ -34,6 +34,7 @@ class Mechanism:
     trust: str  # who must be trusted, and with what
     assumed: str = ""  # what it rests on that nothing enforces
     bound: str = ""  # a further bound that is reported, never one that the claim rests on
+    noised_by: Literal["client", "all clients", "server"] = "client"  # who adds it; all: each a share of one noise
 
     @property
     def sigma(self) -> float:

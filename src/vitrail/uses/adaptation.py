@@ -17,6 +17,7 @@ import torch
 from vitrail import config
 from vitrail import state as store
 from vitrail.artifact import open_model
+from vitrail.atomic import write_atomically
 from vitrail.data.specs import parse_partition
 from vitrail.determinism import one_thread
 from vitrail.engines.client import private_file
@@ -29,7 +30,6 @@ from vitrail.folder import Folder
 from vitrail.grid import write_grid
 from vitrail.plan import Plan, divided
 from vitrail.run import Nobody, Run, begin
-from vitrail.state import write_atomically
 from vitrail.uses.views import Views, views_of
 
 SAMPLES = 1000

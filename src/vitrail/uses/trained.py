@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitrail import config
 from vitrail import state as store
 from vitrail.artifact import open_model
+from vitrail.atomic import write_atomically
 from vitrail.config import Settings
 from vitrail.data.decode import decode
 from vitrail.engines.client import private_file
@@ -29,7 +30,7 @@ from vitrail.nets.padpaf import Generator, initialise
 from vitrail.nets.padpaf_discriminator import Discriminator, settle
 from vitrail.plan import divided
 from vitrail.rng import Rng
-from vitrail.state import State, write_atomically
+from vitrail.state import State
 from vitrail.uses.views import Views, views_of
 
 BATCH = 256

@@ -3,9 +3,9 @@
     'VTRL' | version u8 | kind u8 | run 16 | base 16 | round u32 | exchange u16 | sender | count u16 | parts | crc32
     part: name | peer | codec u8 | ndim u8 | dims u32... | length u64 | payload        (texts: length u8, then UTF-8)
 
-The checksum finds accidents, not attackers: who sent a message is proven by the channel. `base` names the state a
-message builds on (zeros: none needed). A part whose `peer` is not empty is for, or from, another client: the server
-passes its payload on without opening it.
+The checksum finds accidents, not attackers: who sent a message is proven by its signature (engines/signed.py), or by
+the channel. `base` names the state a message builds on (zeros: none needed). A part whose `peer` is not empty is for,
+or from, another client: the server passes its payload on without opening it.
 """
 
 from __future__ import annotations
@@ -165,6 +165,11 @@ def _read_part(r: _Reader) -> Part:
     if ndim > 8 or math.prod(max(n, 1) for n in shape) > 8 * LARGEST:
         raise Malformed(f"part {name!r} announces the shape {shape}")
     return Part(name, CODECS[number].name, shape, r.take(r.unpack("Q")[0]), peer)
+
+
+def round_of(message: bytes) -> int:
+    """The round that a message of our own making belongs to, without reading the rest."""
+    return int(_HEAD.unpack_from(message)[5])
 
 
 def digest(*pieces: bytes | str) -> bytes:

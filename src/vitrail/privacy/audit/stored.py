@@ -12,6 +12,7 @@ from typing import Any
 
 from vitrail import __version__, config
 from vitrail.artifact import load
+from vitrail.atomic import write_atomically
 from vitrail.determinism import one_thread
 from vitrail.errors import Malformed, VitrailError, nearest
 from vitrail.folder import Folder
@@ -23,7 +24,6 @@ from vitrail.privacy.audit.eavesdropper import R, check_r
 from vitrail.privacy.claims import sentence
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.rng import Rng
-from vitrail.state import write_atomically
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,78 @@
+"""The ClientApp: a message's bytes to the client, its answer's bytes back.
+
+Flower starts a process for every message, so what is imported here is paid for every time: a method, and torch, only
+where one is to be trained.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from vitrail.engines.flower.carry import DESCRIBE, KEEP, TRAIN, packed, unpacked
+from vitrail.engines.flower.node import Node, Party
+from vitrail.engines.flower.terms import Terms
+from vitrail.errors import VitrailError
+from vitrail.privacy.signing import SIGNATURE
+from vitrail.wire.message import LARGEST
+
+
+def client_app(party: Callable[[Context], Party]) -> ClientApp:
+    """An app that answers for whoever is at a node."""
+    made = ClientApp()
+
+    @made.query("describe")
+    def describe(message: Message, context: Context) -> Message:
+        try:
+            who, (text, carried) = party(context), unpacked(message, SIGNATURE)
+            request, says = who.opened(text, carried, DESCRIBE), who.describe(Terms.read(text)).text()
+            signature = who.closed(request, says.encode(), DESCRIBE)[len(says.encode()) :]
+            return Message(packed(says, signature), reply_to=message)
+        except Exception as e:
+            text = json.dumps({"name": str(context.node_config.get("name", "")), "refuses": _said(e)})
+        return Message(packed(text), reply_to=message)
+
+    @made.train()
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            who, (text, carried) = party(context), unpacked(message, LARGEST)
+            request = who.opened(text, carried, TRAIN)
+            client = who.client(Terms.read(text))
+        except Exception as e:  # before there is a client, why in words: later it says so in a message of its own
+            return Message(packed(_said(e)), reply_to=message)
+        from vitrail.determinism import one_thread
+
+        with one_thread():
+            return Message(packed("", who.closed(request, client.answer(request), TRAIN)), reply_to=message)
+
+    @made.query("keep")
+    def keep(message: Message, context: Context) -> Message:
+        try:
+            who, (text, carried) = party(context), unpacked(message, LARGEST)
+            model = who.opened(text, carried, KEEP)
+            who.keep(Terms.read(text), model)
+            return Message(packed("", who.closed(model, b"", KEEP)), reply_to=message)
+        except Exception as e:
+            return Message(packed(_said(e)), reply_to=message)
+
+    return made
+
+
+def _said(e: Exception) -> str:
+    """What the server may know of a failure: a refusal's own words; of an accident only its kind."""
+    if isinstance(e, VitrailError):
+        return str(e)
+    print(traceback.format_exc(), file=sys.stderr)
+    return f"{type(e).__name__}; the node's own log says more"
+
+
+def _node(context: Context) -> Node:
+    return Node.of(context.node_config)
+
+
+app = client_app(_node)

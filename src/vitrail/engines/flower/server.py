@@ -1,0 +1,162 @@
+"""The ServerApp: a run over the nodes of a deployment. It holds no pictures unless its own settings name some."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from vitrail import __version__, config
+from vitrail.atomic import write_atomically
+from vitrail.config import Settings
+from vitrail.data import load
+from vitrail.data.partitions import Partition
+from vitrail.data.pictures import Dataset, Pictures
+from vitrail.division import divide
+from vitrail.engines.flower.carry import KEEP
+from vitrail.engines.flower.engine import Flower
+from vitrail.engines.flower.node import Description
+from vitrail.engines.flower.roster import Roster
+from vitrail.engines.flower.terms import Terms
+from vitrail.engines.replies import Failure
+from vitrail.engines.signed import Names, Server
+from vitrail.errors import VitrailError
+from vitrail.folder import Folder
+from vitrail.home import home
+from vitrail.plan import Plan, assemble, complete
+from vitrail.privacy.signing import kept_key
+from vitrail.problems import NODES
+from vitrail.run import Run, play
+from vitrail.watch import Terminal
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """What `flwr run` starts."""
+    serve(grid, context.run_config)
+
+
+def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
+    """Begin a run in the folder `out`, or go on with the one that is there."""
+    settings = _settings(given)
+    place = Folder(Path(settings.out))
+    with place.locked():
+        found, proof = _facts(place), _proof()
+        proof.names.keys |= {name: bytes.fromhex(key) for name, key in (found or {}).get("keys", {}).items()}
+        roster = Roster(grid, Terms.offer(settings), settings.timeout, proof=proof)
+        proof.about = roster.told
+        facts = found or _new(place, roster, settings)
+        plan = deployed(settings, facts)
+        if facts["id"] not in ("", plan.id.hex()):
+            raise VitrailError(
+                f"out={place.path} holds a run with other settings; use those of {place.settings}, or another out="
+            )
+        roster.terms, roster.wanted = Terms.of(plan), plan.clients
+        roster.found |= {int(node): Description.read(text) for node, text in facts.get("there", {}).items()}
+        roster.wait(plan.clients, settings.timeout)
+        there = {str(node): d.text() for node, d in roster.found.items()}  # what is known need not be asked again
+        _keep(place, facts | {"id": plan.id.hex(), "there": there}, plan)
+        for problem in roster.problems():
+            print(f"refused: {problem}")
+        run = play(plan, lambda p: nullcontext(Flower(grid, roster, p.method)), Terminal())
+        facts = _facts(place) or {}
+        delivered = deliver(grid, roster, plan)
+        _keep(place, facts | {"delivered": delivered}, plan)
+    return run
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    """`settings`, as after `vitrail run`, and `out`."""
+    words = shlex.split(str(given.get("settings", "")))
+    if not words:
+        raise VitrailError('the run config names no settings; give -c \'settings="prism clients=3" out="FOLDER"\'')
+    values = config.one(words[0]) | dict(map(config.parse_override, words[1:]))
+    if out := given.get("out"):
+        values["out"] = str(out)
+    if not values.get("out"):
+        raise VitrailError("the run config names no folder; give -c 'out=\"FOLDER\"', on the machine of the SuperLink")
+    values.setdefault("data", NODES)
+    return config.resolve(values, {"engine": "flower"})
+
+
+def _facts(place: Folder) -> dict[str, Any] | None:
+    """What was agreed when the run in this folder began."""
+    if not place.nodes.exists():
+        return None
+    facts: dict[str, Any] = json.loads(place.nodes.read_text())
+    return facts
+
+
+def _new(place: Folder, roster: Roster, settings: Settings) -> dict[str, Any]:
+    """Wait for the nodes of a new run; `nonce` makes its id its own, though settings may be those of an earlier one."""
+    place.check_free()
+    names = roster.gather(settings.clients)
+    t = roster.terms
+    keys = {name: d.key for name in names for d in roster.found.values() if d.name == name}
+    agreed = {"names": names, "keys": keys, "shape": t.shape, "classes": t.classes}
+    return {"id": "", "nonce": secrets.token_hex(16), **agreed, "there": {}}
+
+
+def _proof() -> Server:
+    """The server's key, which it makes once, and the keys of nodes: those in $VITRAIL_NODE_KEYS, or what they show."""
+    key = kept_key(Path(os.environ.get("VITRAIL_SERVER_KEY") or home() / "server.key").expanduser())
+    expected = os.environ.get("VITRAIL_NODE_KEYS")
+    print(f"requests are signed; nodes know them by server-key={key.public.hex()}")
+    return Server(key, Names(expected=Path(expected).expanduser() if expected else None))
+
+
+def _keep(place: Folder, facts: dict[str, Any], plan: Plan) -> None:
+    write_atomically(place.nodes, (json.dumps(facts, indent=1) + "\n").encode())
+    if not place.settings.exists():
+        write_atomically(place.settings, config.to_toml(plan.settings, __version__).encode())
+
+
+def deployed(settings: Settings, facts: Mapping[str, Any]) -> Plan:
+    """A run over nodes that are what they said; only what the server's own settings name is loaded."""
+    shape, names = tuple(facts["shape"]), tuple(facts["names"])
+    classes = tuple(facts["classes"]) if settings.labels == "auto" else ()
+    none = np.empty(0, np.int64)
+    nothing = Pictures(np.empty((0, *shape), np.uint8), none if classes else None)
+    data, held = Dataset(NODES, nothing, nothing, classes), none
+    notes = []
+    if settings.data == NODES:
+        notes.append("the server holds no pictures, so nothing is measured; evaluate the model where there are some")
+    else:
+        own = load(settings.data, size=shape[1], held_out=settings.held_out)
+        if settings.server_share:
+            own, shares, _ = divide(complete(settings, own), own)
+            held = shares.server
+        own = own if classes else own.without_labels()
+        if (own.shape, own.classes) != (shape, classes):
+            raise VitrailError(
+                f"data={settings.data} at the server has pictures {own.shape} and labels {own.classes}, the nodes "
+                f"{shape} and {classes}; name data of the same kind, or none"
+            )
+        data = own
+    shares = Partition(NODES, names, (none,) * len(names), held)
+    settings = complete(settings, data)
+    return assemble(settings, data, shares, list(names), facts["nonce"], notes)
+
+
+def deliver(grid: Grid, roster: Roster, plan: Plan) -> dict[str, int]:
+    """Give every node the model; how many bytes went to each that has it now."""
+    model = plan.folder.model.read_bytes()
+    post = Flower(grid, roster, plan.method, kind=KEEP)
+    delivered = {}
+    for client, answer in post.ask((client, model) for client in plan.clients):
+        if isinstance(answer, Failure):
+            print(f"{client} has no model: {answer.reason}")
+        else:
+            delivered[client] = len(model)
+    return delivered

@@ -1,0 +1,247 @@
+"""An owner's policy: what promises less is refused by the node itself, whatever the server says."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tests.engines.adds import Adds, secure
+from tests.federation import PRIVATE, RUN, digits, federate, quick, same, shares
+from vitrail.engines.embedded import Crew
+from vitrail.engines.rounds import Federation, play
+from vitrail.errors import VitrailError
+from vitrail.methods import METHODS
+from vitrail.methods.base import Task
+from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.policy import MECHANISMS, Policy, from_config
+from vitrail.rng import Rng
+from vitrail.wire.message import LONGEST_REASON, Header, Kind, Message, decode, encode, make_part
+
+ALL = [*PRIVATE, "prism, mask-update", "moments, alone", "moments, secure"]
+
+
+def built(name, rounds=3, **settings):
+    """A method with a mechanism, with noise from the operating system."""
+    if name == "prism, mask-update":
+        method = quick("prism", rounds, privacy="mask-update", epsilon=9.8, **settings)
+    elif name.startswith("moments"):
+        method = quick("moments", rounds, epsilon=9.8, **settings)
+    else:
+        method = quick(name, rounds, **settings)
+    task = replace(method.task, entropy="os", secure=2 if name == "moments, secure" else 0)
+    return replace(method, task=task)
+
+
+def cost(method, delta=1e-5):
+    """ε of all planned answers, by the accountant alone."""
+    m = method.mechanism
+    return epsilon([(m.noise, 1 if m.once else method.most_answers)], delta)
+
+
+def refusal(policy, method, given=0):
+    try:
+        policy.check(method, given)
+    except VitrailError as e:
+        return str(e)
+    return ""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_mechanism_passes_at_its_own_epsilon_and_not_below(name):
+    method = built(name)
+    eps, accept = cost(method), (method.mechanism.name,)
+    assert math.isfinite(eps)
+    for share, passes in ((0.01, False), (0.5, False), (0.999, False), (1.0, True), (1.001, True), (100.0, True)):
+        says = refusal(Policy(accept, max_epsilon=share * eps), method)
+        assert (says == "") == passes, (share, says)
+        if not passes:
+            assert f"ε = {eps:.4g}" in says
+            assert f"at most {share * eps:g} at δ = 1e-05" in says
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_delta_is_the_owners_not_the_servers(name):
+    """A server that lets its δ grow promises a small ε; at the owner's δ it is what it is."""
+    lax = built(name, delta=0.4)
+    policy = Policy((lax.mechanism.name,), max_epsilon=cost(lax, 0.4) * 1.01)
+    assert refusal(policy, lax)
+    assert not refusal(replace(policy, max_delta=0.4), lax)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_only_what_is_named_is_accepted(name):
+    method = built(name)
+    mine = method.mechanism.name
+    assert not refusal(Policy((mine,)), method)
+    others = tuple(m for m in MECHANISMS if m != mine)
+    assert f"its mechanism is {mine}" in refusal(Policy(others), method)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_client_level_promise_is_not_an_example_level_one(name):
+    method = built(name)
+    says = refusal(Policy(least_unit="client"), method)
+    assert (says == "") == (method.mechanism.unit == "client")
+    assert not refusal(Policy(least_unit="example"), method)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_noise_that_others_add_counts_only_where_it_is_named(name):
+    method, lots = built(name), 1e6
+    says = refusal(Policy(max_epsilon=lots), method)
+    by_others = method.mechanism.noised_by != "client"
+    assert by_others == (method.mechanism.name == "dp-fedavg" or name == "moments, secure")
+    assert ("counts only where accept names it" in says) == by_others
+    assert not refusal(Policy((method.mechanism.name,), max_epsilon=lots), method)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_noise_from_the_seed_hides_nothing_from_the_server(name):
+    method = built(name)
+    seeded = replace(method, task=replace(method.task, entropy="seed"))
+    policy = Policy((method.mechanism.name,), max_epsilon=1e6)
+    assert "the run's seed, which the server knows" in refusal(policy, seeded)
+    assert not refusal(replace(policy, require_entropy="any"), seeded)
+    assert not refusal(policy, method)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 9.8, 50.0])
+def test_the_papers_noise_never_counts(epsilon):
+    method = quick("prism", privacy="paper", epsilon=epsilon)
+    method = replace(method, task=replace(method.task, entropy="os"))
+    for policy in (Policy(max_epsilon=1e9), Policy(least_unit="example"), Policy(MECHANISMS)):
+        assert "rests on an assumption" in refusal(policy, method)
+    assert not refusal(Policy(), method)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_without_noise_is_refused_by_whoever_asks_for_some(name):
+    method = quick(name, **({"privacy": "none"} if name in ("moments", "gswgan", "dpfedgan") else {}))
+    assert method.mechanism is None
+    for policy in (Policy(max_epsilon=1e9), Policy(least_unit="example"), Policy(("moments",))):
+        assert "it adds no noise" in refusal(policy, method)
+    assert not refusal(Policy(), method)
+    assert "secure=N" in refusal(Policy(require_secure=True), method)
+
+
+def test_secure_sums_may_be_required_by_themselves():
+    assert refusal(Policy(require_secure=True), Adds(Task((1, 8, 8), 0, 3, 5)))
+    assert not refusal(Policy(require_secure=True), Adds())
+    assert refusal(Policy(require_entropy="os"), Adds()), "their secrets would follow from the seed"
+
+
+def test_more_answers_than_planned_are_refused_where_each_is_a_release():
+    """ε was computed for so many; a server that asks for more gets none."""
+    method = built("prism, mask-update", rounds=3)
+    policy = Policy(max_epsilon=cost(method))
+    assert [bool(refusal(policy, method, given)) for given in range(5)] == [False, False, False, True, True]
+    once = built("prism, moments", rounds=3)
+    assert not refusal(Policy(max_epsilon=cost(once)), once, given=100), "all later ones follow from the first"
+
+
+def test_more_rounds_cost_more_and_the_node_counts_them():
+    policy = Policy(max_epsilon=cost(built("prism, mask-update", rounds=3, noise_multiplier=3.0)) * 1.0001)
+    by_rounds = [refusal(policy, built("prism, mask-update", rounds=n, noise_multiplier=3.0)) for n in (2, 3, 4, 40)]
+    assert [r == "" for r in by_rounds] == [True, True, False, False]
+    assert "over 40 answers" in by_rounds[-1]
+
+
+def test_nothing_set_refuses_nothing():
+    assert from_config({"data": "mnist", "partition-id": 3}) == Policy()
+    assert str(Policy()) == "anything"
+
+
+def test_a_config_is_read_whole():
+    policy = from_config(
+        {"accept": "moments,dp-sgd", "least-unit": "example", "max-epsilon": 5, "max-delta": 1e-6,
+         "require-secure": True, "require-entropy": "any"}
+    )  # fmt: skip
+    assert policy == Policy(("moments", "dp-sgd"), "example", 5.0, 1e-6, True, "any")
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"accept": "momnets"}, "did you mean moments"),
+        ({"accept": "paper"}, "never accepted"),
+        ({"least-unit": "pixel"}, "example or client"),
+        ({"max-epsilon": 0}, "above 0"),
+        ({"max-epsilon": -1.0}, "above 0"),
+        ({"max-epsilon": True}, "must be a number"),
+        ({"max-epsilon": "nan"}, "must be a number"),
+        ({"max-epsilon": math.nan}, "must be a number"),
+        ({"max-epsilon": 1.0, "max-delta": 0.5}, "below 0.5"),
+        ({"max-delta": 1e-5}, "set that too"),
+        ({"require-secure": "yes"}, "true or false"),
+        ({"require-entropy": "seed"}, "os or any"),
+    ],
+)
+def test_an_owner_who_errs_is_told(config, says):
+    with pytest.raises(VitrailError, match=says):
+        from_config(config)
+
+
+# -- in a round -----------------------------------------------------------------------------------------------------
+
+
+def played(method, folder, policies, rounds=1):
+    """Rounds in which each client has its own policy."""
+    names, rng = sorted(policies), Rng((5,))
+    crew = Crew(method, RUN, rng, shares(len(names)), folder)
+    fed, outcomes = Federation(0, method.server_init(rng.child("server", "init"))), []
+
+    def ask(requests):
+        for client, request in filter(None, requests):
+            one = replace(crew.client(client, digits().train), policy=policies[client])
+            yield client, one.answer(request)
+
+    for _ in range(rounds):
+        fed, outcome = play(method, fed, RUN, names, ask, rng)
+        outcomes.append(outcome)
+    return fed, outcomes
+
+
+def test_the_round_goes_on_without_the_one_that_refuses(tmp_path):
+    method = built("prism, mask-update", rounds=2)
+    strict = Policy(max_epsilon=1.0)
+    fed, outcomes = played(method, tmp_path / "a", {"client-0": None, "client-1": strict, "client-2": Policy()}, 2)
+    for outcome in outcomes:
+        assert not outcome.void
+        assert outcome.answered == ["client-0", "client-2"]
+        assert "costs ε = 9.8 at δ = 1e-05; it takes part with" in outcome.left_out["client-1"]
+        assert len(outcome.left_out["client-1"].encode()) < LONGEST_REASON
+    assert fed.round == 2
+    assert not (tmp_path / "a" / "client-1.safetensors").exists(), "it trained nothing, and kept nothing"
+
+
+def test_a_policy_that_is_met_changes_no_bit(tmp_path):
+    method = quick("prism, moments", rounds=2)
+    lax = Policy(("moments",), max_epsilon=9.8, require_entropy="any")
+    fed, outcomes = played(method, tmp_path / "a", dict.fromkeys(shares(), lax), 2)
+    start = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
+    plain, _, _ = federate(method, tmp_path / "b", fed=start)
+    assert not outcomes[1].left_out
+    assert same(fed.tree(), plain.tree())
+
+
+def test_a_server_that_asks_again_and_again_gets_what_it_planned(tmp_path):
+    """New exchanges of a round, and rounds beyond the plan: the third answer of a plan for two is refused."""
+    method = built("prism, mask-update", rounds=2)
+    server, _ = method.open_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
+    crew = Crew(method, RUN, Rng((5,)), shares(1), tmp_path)
+    client = replace(crew.client("client-0", digits().train), policy=Policy(max_epsilon=9.81))
+    kinds = []
+    for t, exchange in ((0, 0), (0, 1), (0, 2), (1, 0), (7, 0)):
+        out = method.broadcast(server, "client-0", True)
+        parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
+        reply = decode(client.answer(encode(Message(Header(Kind.REQUEST, RUN, t, "server", exchange), parts))))
+        kinds.append(reply.header.kind)
+    assert kinds == [Kind.REPLY, Kind.REPLY, Kind.FAILED, Kind.FAILED, Kind.FAILED]
+
+
+def test_secure_sums_open_under_a_policy_that_requires_them(tmp_path):
+    method = secure(Adds(), 3)
+    demands = Policy(require_secure=True)
+    _, outcomes = played(method, tmp_path, {f"client-{k}": demands for k in range(5)})
+    assert not outcomes[0].left_out
+    assert len(outcomes[0].answered) == 5

@@ -60,4 +60,5 @@ def _weights(before: int, after: int) -> NDArray[np.float64]:
 
 def _rounded(sums: NDArray[np.float64]) -> NDArray[np.uint8]:
     """To whole pixels; the sums are whole numbers far below 2^53, so nothing was lost before."""
-    return np.clip(np.floor((sums + 2 ** (BITS - 1)) / 2**BITS), 0, 255).astype(np.uint8)
+    whole: NDArray[np.float64] = np.floor((sums + 2 ** (BITS - 1)) / 2**BITS)
+    return whole.clip(0, 255).astype(np.uint8)

@@ -129,7 +129,8 @@ class _Worker:
 
     def __init__(self, crew: Crew, shared: dict[str, Any]) -> None:
         context = _context()
-        self.pipe, far = context.Pipe()
+        near, far = context.Pipe()
+        self.pipe: Connection = near
         self.process = context.Process(target=_work, args=(far, crew, shared), daemon=True)
         with _no_main():
             self.process.start()

@@ -75,7 +75,7 @@ def regression(x: Tensor, y: Tensor, federated: Sequence[str]) -> Params:
         return (line(p, x) - y).square().mean(1)
 
     start = {name: torch.zeros(M, 1, dtype=x.dtype) for name in ("w", "b")}
-    return federate(start, federated, [(["w", "b"], loss)], lambda p: torch.optim.SGD(p, 0.2), 2000)
+    return federate(start, federated, [(["w", "b"], loss)], lambda p: torch.optim.SGD(p, 0.2), 3000)
 
 
 def router(x: Tensor) -> Params:
@@ -83,8 +83,8 @@ def router(x: Tensor) -> Params:
     whose = torch.arange(M)[:, None].expand_as(x)
     p = {name: torch.zeros(M, dtype=x.dtype, requires_grad=True) for name in ("a", "c")}
     optimizer = torch.optim.Adam(list(p.values()), 3.0)
-    slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 1000)
-    for _ in range(1000):
+    slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 2000)
+    for _ in range(2000):
         optimizer.zero_grad()
         says = p["a"] * x[:, :, None] + p["c"]
         F.cross_entropy(says.flatten(0, 1), whose.flatten()).backward()

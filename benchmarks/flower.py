@@ -82,12 +82,31 @@ clientapp = "echo:client"
 todo = ""
 """
 TIMED = """
-import sys
-if any("flwr-clientapp" in word for word in sys.orig_argv):
-    import time
-    from pathlib import Path
-    from vitrail.methods.prism import Prism
-    real = Prism.client_round
+import sys, time
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+class When(MetaPathFinder):
+        def __init__(self, name, then):
+        self.name, self.then = name, then
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            self.then(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+def time_it(module):
+    real = module.Prism.client_round
     def timed(self, state, message, data, rng):
         began = time.perf_counter()
         try:
@@ -95,7 +114,9 @@ if any("flwr-clientapp" in word for word in sys.orig_argv):
         finally:
             with Path(WHERE).open("a") as f:
                 f.write(f"{message.round} {time.perf_counter() - began}\\n")
-    Prism.client_round = timed
+    module.Prism.client_round = timed
+
+sys.meta_path.insert(0, When("vitrail.methods.prism", time_it))
 """
 
 

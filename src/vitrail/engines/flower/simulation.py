@@ -89,7 +89,12 @@ def virtual_nodes(root: str, nodes: int, workers: int) -> Iterator[VirtualNodes]
         return Virtual(root, int(context.node_config["partition-id"]))
 
     backend: Any = {
-        "init_args": {"num_cpus": workers, "logging_level": logging.ERROR, "_node_ip_address": "127.0.0.1"},
+        "init_args": {
+            "num_cpus": workers,
+            "log_to_driver": False,
+            "logging_level": logging.ERROR,
+            "_node_ip_address": "127.0.0.1",
+        },
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     thread = threading.Thread(

@@ -28,8 +28,8 @@ from vitrail.evaluate.frechet import Gaussian, frechet
 from vitrail.folder import Folder
 from vitrail.grid import write_grid
 from vitrail.plan import Plan, divided
-from vitrail.run import Nobody, Run, begin
 from vitrail.rng import Rng
+from vitrail.run import Nobody, Run, begin
 from vitrail.state import write_atomically
 from vitrail.uses.views import Views, views_of
 

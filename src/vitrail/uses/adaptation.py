@@ -29,6 +29,7 @@ from vitrail.evaluate.frechet import Gaussian, frechet
 from vitrail.folder import Folder
 from vitrail.grid import write_grid
 from vitrail.plan import Plan, divided
+from vitrail.rng import Rng
 from vitrail.run import Nobody, Run, begin
 from vitrail.uses.views import Views, views_of
 
@@ -129,7 +130,8 @@ def _grid(path: Path, curve: Curve, views: Views, columns: int = 12) -> None:
     server = store.load(folder.checkpoint)["federation"]["server"]
     rows = []
     for k, name in enumerate(views.names):
-        real = views.test.pictures.pixels[views.test.client == k][:columns]
+        order = Rng((0,)).child("pictures of new clients").numpy().permutation(len(views.test.client))
+        real = views.test.pictures.pixels[order[views.test.client[order] == k][:columns]]
         made = curve.plan.method.products(server, store.load(private_file(folder.clients, name))["state"])["generator"]
         rows += [torch.from_numpy(real).float() / 255, open_model(made, curve.plan.data.classes).sample(2 * columns)]
     write_grid(path, torch.cat(rows), columns)

@@ -36,7 +36,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 @client.train()
 def _(message, context):
@@ -88,7 +89,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 class When(MetaPathFinder):
-        def __init__(self, name, then):
+    def __init__(self, name, then):
         self.name, self.then = name, then
 
     def find_spec(self, name, path=None, target=None):
@@ -167,7 +168,9 @@ def deployment(root: Path) -> Iterator[dict[str, str]]:
 def flwr_run(env: dict[str, str], app: Path, config: str, done: Path) -> None:
     """Start an app on the deployment and wait for the file with which it ends."""
     command = [str(BIN / "flwr"), "run", str(app), "loop", "-c", config]
-    subprocess.run(command, env=env, check=True, capture_output=True)
+    said = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
+    if said.returncode:
+        sys.exit(f"{' '.join(command)}: {said.stdout}{said.stderr}")
     while not done.exists():
         time.sleep(0.2)
 

@@ -3,7 +3,7 @@ VENV   ?= .venv
 PIP    := $(VENV)/bin/python -m pip
 OUT    ?= runs/first
 
-.PHONY: help run test lint bench clean
+.PHONY: help run test sites lint bench clean
 help:            ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
@@ -11,7 +11,10 @@ run: $(VENV)/.ready  ## set up, then train PRISM over ten clients on embedded di
 	@if [ -e $(OUT)/settings.toml ]; then $(VENV)/bin/vitrail resume $(OUT); else $(VENV)/bin/vitrail run prism out=$(OUT); fi
 
 test: $(VENV)/.ready-dev  ## set up, then run the tests
-	$(VENV)/bin/python -m pytest -n 2 --dist loadscope
+	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m 'not sites'
+
+sites: $(VENV)/.ready-dev  ## the tests that play federations of real processes, with kills, lies and TLS
+	$(VENV)/bin/python -m pytest -m sites tests/engines
 
 lint: $(VENV)/.ready-dev  ## ruff and mypy
 	$(VENV)/bin/ruff check .

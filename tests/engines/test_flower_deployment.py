@@ -26,6 +26,8 @@ from vitrail.rng import Rng
 NODES, LIAR, KILLED = 4, 3, 1
 SMALL = "size=8 held_out=0.9 grids=0 measure_every=0"
 
+pytestmark = pytest.mark.sites
+
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:

@@ -10,6 +10,8 @@ from tests.engines.sites import PATIENCE, Sites
 from tests.engines.sockets import listening, only_loopback
 from vitrail.certificates import make
 
+pytestmark = pytest.mark.sites
+
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:

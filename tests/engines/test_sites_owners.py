@@ -60,6 +60,8 @@ def main(grid, context):
 """,
 }
 
+pytestmark = pytest.mark.sites
+
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:

@@ -62,7 +62,7 @@ def test_private_files_are_the_owners_and_the_model_is_not(plan, tmp_path):
     ours.describe(terms)
     ours.keep(terms, b"a model")
     place = tmp_path / "node"
-    assert (place / "secret").stat().st_mode & 0o077 == 0
+    assert (place / "node.key").stat().st_mode & 0o077 == 0
     assert (place / "runs" / terms.id).stat().st_mode & 0o077 == 0
     model = place / "models" / f"{terms.id}.safetensors"
     assert model.read_bytes() == b"a model"

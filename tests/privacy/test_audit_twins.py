@@ -15,7 +15,7 @@ SMALL = {"width": 4, "z": 8, "batch": 8, "rounds": 2, "epsilon": 2.0}
 RUNS = {
     "gswgan": {"privacy": "gradient", "pool": 16, "d_steps": 2},
     "fedgan": {"privacy": "dp-sgd", "dp_steps": 2, "sample_rate": 1.0},
-    "psfedgan": {"privacy": "dp-sgd", "d_width": 4, "steps": 2, "sample_rate": 1.0, "d_coding": "int8"},
+    "psfedgan": {"privacy": "dp-sgd", "d_width": 4, "steps": 2, "sample_rate": 1.0},
     "fullgan": {"privacy": "dp-sgd", "d_width": 4, "steps": 2, "sample_rate": 1.0},
 }
 

@@ -35,9 +35,9 @@ LOCAL = {
 QUICK: dict[str, dict[str, Any]] = {  # settings that make a method small enough to be tested in seconds
     "prism": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
     "moments": {"local_steps": 2, "batch": 10, "features": "vitrail-fashion"},
-    "padpaf": {"width": 4, "latent": 8, "style_depth": 2, "batch": 8, "local_epochs": 1, "d_steps": 2},
-    "padpafvae": {"width": 4, "latent": 8, "style_depth": 2, "batch": 8, "local_epochs": 1},
-    "ditto": {"width": 4, "latent": 8, "style_depth": 2, "batch": 8, "local_epochs": 1, "d_steps": 2},
+    "padpaf": {"width": 4, "latent": 8, "style_depth": 1, "batch": 12, "local_epochs": 1, "d_steps": 2},
+    "padpafvae": {"width": 4, "latent": 8, "style_depth": 1, "batch": 12, "local_epochs": 1},
+    "ditto": {"width": 4, "latent": 8, "style_depth": 1, "batch": 12, "local_epochs": 1, "d_steps": 2},
     "fedgan": {"width": 4, "z": 8, "batch": 16},
     "mdgan": {"width": 4, "z": 8, "batch": 16, "k": 2, "swap_every": 1},
     "gswgan": {"width": 4, "z": 8, "batch": 8, "pool": 16, "d_steps": 2, "d_batch": 8, "asked": 3},

@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,15 +121,15 @@ class Deadly(Nobody):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def killed_alone(code):
+    """Run in a process of its own, which has workers of its own too; True if it was killed."""
+    ran = subprocess.run([sys.executable, "-c", f"from tests.test_run import *; {code}"], cwd=Path(__file__).parents[1])
+    return ran.returncode == -signal.SIGKILL
+
+
 def test_killed_while_workers_train_and_resumed_with_another_number(unbroken, tmp_path):
     out = tmp_path / "run"
-    pid = os.fork()
-    if not pid:
-        try:
-            tiny("prism", out, workers=2, watch=Deadly())
-        finally:
-            os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert killed_alone(f"tiny('prism', {str(out)!r}, workers=2, watch=Deadly())")
     vitrail.resume(out, workers=1)
     assert equal(result(out), result(unbroken["prism"]))
 
@@ -151,13 +153,7 @@ def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
     how = {**TINY, **FREE}
     whole, out = tmp_path / "whole", tmp_path / "run"
     vitrail.train("psfedgan", out=str(whole), **how)
-    pid = os.fork()
-    if not pid:
-        try:
-            vitrail.train("psfedgan", out=str(out), **{**how, "workers": 2}, watch=Deadly(3))
-        finally:
-            os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert killed_alone(f"vitrail.train('psfedgan', out={str(out)!r}, **TINY | FREE | {{'workers': 2}}, watch=Deadly(3))")
     assert load(out / "checkpoint.safetensors")["federation"]["round"] == 0
     assert len(list((out / "answers").iterdir())) >= 4
     vitrail.resume(out, workers=1)

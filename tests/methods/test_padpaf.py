@@ -235,7 +235,7 @@ def test_g_has_its_turn_after_every_t_d_steps_over_rounds():
 
 
 def test_a_loopless_client_takes_as_many_steps_on_average():
-    method = quick("padpaf", loopless=True, local_epochs=2)  # 5 batches an epoch
+    method = quick("padpaf", loopless=True, local_epochs=2, batch=8)  # 5 batches an epoch
     steps = [len(list(training.batches(method, SOME, Rng((seed,))))) for seed in range(300)]
     assert np.mean(steps) == pytest.approx(10, abs=2)
     assert np.std(steps) == pytest.approx(np.sqrt(10 * 9), rel=0.2)

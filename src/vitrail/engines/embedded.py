@@ -128,7 +128,7 @@ class _Worker:
     """A process that answers for one client at a time."""
 
     def __init__(self, crew: Crew, shared: dict[str, Any]) -> None:
-        context = mp.get_context("spawn")
+        context = _context()
         near, far = context.Pipe()
         self.pipe: Connection = near
         self.process = context.Process(target=_work, args=(far, crew, shared), daemon=True)
@@ -157,6 +157,13 @@ class _Worker:
         self.pipe.close()
         self.process.terminate()
         self.process.join()
+
+
+def _context() -> Any:
+    """Processes that are forked from one which has torch and nothing else: it is imported once for all of them."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["vitrail.engines.embedded", "torch._dynamo"])  # every optimiser imports the second
+    return context
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ class Spectral(nn.Module):
 
 def spectral(layer: Layer) -> Layer:
     """A layer with its weight spectrally normalised."""
-    parametrize.register_parametrization(layer, "weight", Spectral(len(layer.weight)))
+    parametrize.register_parametrization(layer, "weight", Spectral(len(layer.weight)), unsafe=True)  # shape and type stay
     return layer
 
 

@@ -153,7 +153,9 @@ def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
     how = {**TINY, **FREE}
     whole, out = tmp_path / "whole", tmp_path / "run"
     vitrail.train("psfedgan", out=str(whole), **how)
-    assert killed_alone(f"vitrail.train('psfedgan', out={str(out)!r}, **TINY | FREE | {{'workers': 2}}, watch=Deadly(3))")
+    assert killed_alone(
+        f"vitrail.train('psfedgan', out={str(out)!r}, **TINY | FREE | {{'workers': 2}}, watch=Deadly(3))"
+    )
     assert load(out / "checkpoint.safetensors")["federation"]["round"] == 0
     assert len(list((out / "answers").iterdir())) >= 4
     vitrail.resume(out, workers=1)

@@ -36,6 +36,21 @@ def test_a_run_is_probed_for_labels_and_clients_beside_its_first_networks(opened
     )  # inverted pictures are told from others by any network; chance is a third
 
 
+def test_features_at_places_have_phi_as_their_mean_and_are_probed_too(opened):
+    nets, x = opened.trained, opened.views.test.x[:20]
+    side = nets.D_c.map(x).shape[2]
+    maps = nets.content(x, side).unflatten(1, (4, -1))
+    torch.testing.assert_close(maps, nets.D_c.map(x).flatten(2))
+    torch.testing.assert_close(maps.mean(2), nets.content(x))
+    torch.testing.assert_close(nets.style("blur", x, side).unflatten(1, (4, -1)).mean(2), nets.style("blur", x))
+    mean, places = ({m.name: m for m in probe_run(opened, places=p)[0].measures} for p in (1, 2))
+    assert places["label from content"].value > mean["label from content"].value + 0.1  # digits differ in places
+    assert "2x2 places" in places["label from style"].note
+    assert places["client from style of all"].value == pytest.approx(mean["client from style of all"].value, abs=0.02)
+    with pytest.raises(VitrailError, match="divides"):
+        probe_run(opened, places=3)
+
+
 def test_top_k_asks_whether_fewer_than_k_are_likelier():
     (x, y), (test, truth) = blobs(300, 6, 0), blobs(200, 6, 1)
     hits = top(x, y + 40, test, truth + 40, (1, 3, 6))

@@ -5,6 +5,9 @@ All probes are fitted on the clients' own training pictures and scored on held-o
 and knows of nobody whose they are. "Style" is the mean over clients of what one client's φ^s_i tells: as many features
 as content has, fitted on the same pictures. PaDPaF's own way to predict the client (Appendix C.2.2) takes one number
 from each client's φ^s_i: that is "style of all".
+
+φ is a mean over places, and a label is in where strokes are. `places` reads it before: its means over so many by so
+many places, as features of GANs' discriminators are usually probed (Radford, Metz, Chintala; 2016).
 """
 
 from __future__ import annotations
@@ -31,42 +34,65 @@ Tell = Callable[[str], None]
 STEPS = 600
 
 
-def probe_run(opened: Opened, tell: Tell = lambda _: None) -> list[Column]:
+def probe_run(opened: Opened, tell: Tell = lambda _: None, places: int = 1) -> list[Column]:
     """Labels and clients from content and from style; trained, and before the first round."""
     if len(opened.views.names) < 2:
         raise VitrailError("there is one client alone, so nothing tells it from others; take a run with two or more")
+    side = opened.trained.D_c.map(opened.views.test.x[:1]).shape[2]
+    if places < 1 or side % places:
+        raise VitrailError(f"--places {places}: φ has {side}x{side} places; give a number that divides {side}")
+    names = opened.views.names
     columns = []
-    for name, nets in (("trained", opened.trained), ("untrained", opened.untrained)):
+    for name, nets, styles in (
+        ("trained", opened.trained, names),
+        ("untrained", opened.untrained, names[:1]),  # all have the same
+    ):
         with one_thread():
-            measures = _probes(opened, nets, lambda what, name=name: tell(f"{name}: {what}"))  # type: ignore[misc]
+            measures = _probes(opened, nets, styles, places, lambda what, name=name: tell(f"{name}: {what}"))  # type: ignore[misc]
         columns.append(Column(name, "", "", {}, measures))
     return columns
 
 
-def _probes(opened: Opened, nets: Trained, tell: Tell) -> list[Measure]:
+def _probes(opened: Opened, nets: Trained, styles: Sequence[str], places: int, tell: Tell) -> list[Measure]:
     views = opened.views
-    tell("features of content")
-    content = nets.content(views.train.x), nets.content(views.test.x)
-    styles: dict[str, tuple[Tensor, Tensor]] = {}
-    for name in views.names:
-        tell(f"features of {name}'s style")
-        styles[name] = nets.style(name, views.train.x), nets.style(name, views.test.x)
+    asked = _questions(views.train, views.test)
+    hits: dict[tuple[str, str], list[Hits]] = {(what, who): [] for what in asked for who in ("content", "style")}
+    phi: list[tuple[Tensor, Tensor]] = []  # of style, of each client
+    for who in ("content", *styles):
+        tell(f"features of {who}" if who == "content" else f"features of {who}'s style")
+        fit, test = (
+            nets.content(x, places) if who == "content" else nets.style(who, x, places)
+            for x in (views.train.x, views.test.x)
+        )
+        for what, (labels, truth) in asked.items():
+            tell(f"probes of the {what}")
+            hits[what, "content" if who == "content" else "style"].append(probe(fit, labels, test, truth))
+        if who != "content":
+            phi.append((_mean(fit, places), _mean(test, places)))
+    note = f" at {places}x{places} places" if places > 1 else ""
+    notes = {
+        "content": f"φ^c{note}, which all share",
+        "style": f"φ^s{note} of one client, on everybody's pictures; mean over clients",
+    }
     found: list[Measure] = []
-    for what, (fit, truth) in _questions(views.train, views.test).items():
-        tell(f"probes of the {what}")
-        each = [probe(a, fit, b, truth) for a, b in styles.values()]
-        how: dict[str, tuple[str, Hits]] = {
-            "content": ("φ^c, which all share", probe(content[0], fit, content[1], truth)),
-            "style": ("φ^s of one client, on everybody's pictures; mean over clients", np.mean(each, 0)),
-        }
+    for what, (labels, truth) in asked.items():
+        how = {who: (notes[who], np.mean(hits[what, who], 0)) for who in notes}
         if what == "client":
-            all_ = [torch.stack([pair[k] for pair in styles.values()], 1) for k in (0, 1)]
-            right = squeezed(all_[0], fit, all_[1], truth)
+            tell("probe of the client from style of all")
+            phi *= len(views.names) // len(phi)
+            all_ = [torch.stack([pair[k] for pair in phi], 1) for k in (0, 1)]
+            right = squeezed(all_[0], labels, all_[1], truth)
             how["style of all"] = ("one number from each client's φ^s (Appendix C.2.2)", right)
-        for name, (note, right) in how.items():
+        for name, (said, right) in how.items():
             bounded = mean_over_pictures(right, views.test.shows)
-            found.append(Measure(f"{what} from {name}", *bounded, len(right), len(fit), "higher", f"the {what}", note))
+            sizes = len(right), len(labels)
+            found.append(Measure(f"{what} from {name}", *bounded, *sizes, "higher", f"the {what}", said))
     return found
+
+
+def _mean(features: Tensor, places: int) -> Tensor:
+    """φ itself from its means at places."""
+    return features.unflatten(1, (-1, places**2)).mean(2)
 
 
 def _questions(train: View, test: View) -> Mapping[str, tuple[Tensor, Tensor]]:

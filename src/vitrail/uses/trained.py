@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail import config
@@ -68,15 +69,13 @@ class Trained:
         first = {name: to_vector(net) for name, net in nets.items()}
         return Trained.of(method, server, dict.fromkeys(names, first))
 
-    @torch.no_grad()
-    def content(self, x: Tensor) -> Tensor:
-        """φ^c of pictures in [-1, 1]."""
-        return torch.cat([self.D_c.features(some) for some in x.split(BATCH)])
+    def content(self, x: Tensor, places: int = 1) -> Tensor:
+        """φ^c of pictures in [-1, 1]; with `places`, its means over so many by so many places, one after another."""
+        return _features(self.D_c, x, places)
 
-    @torch.no_grad()
-    def style(self, client: str, x: Tensor) -> Tensor:
-        """φ^s_i of pictures in [-1, 1], which need not be client i's own."""
-        return torch.cat([self.D_s[client].features(some) for some in x.split(BATCH)])
+    def style(self, client: str, x: Tensor, places: int = 1) -> Tensor:
+        """The same of φ^s_i; the pictures need not be client i's own."""
+        return _features(self.D_s[client], x, places)
 
 
 @dataclass(frozen=True)
@@ -114,6 +113,12 @@ def open_run(run: str | Path, given: Any = None) -> Opened:
         raise VitrailError(f"{place.clients} holds no client's file; style is in those alone, so nothing can be done")
     server = store.load(place.checkpoint)["federation"]["server"]
     return Opened(settings, Trained.of(method, server, states), views_of(data, shares, settings.seed, list(states)))
+
+
+@torch.no_grad()
+def _features(net: Discriminator, x: Tensor, places: int) -> Tensor:
+    means = [F.adaptive_avg_pool2d(net.map(some), places).flatten(1) for some in x.split(BATCH)]
+    return torch.cat(means)
 
 
 def _discriminator(method: PaDPaF, vector: Any) -> Discriminator:

@@ -7,6 +7,8 @@ import hashlib
 import io
 import os
 import struct
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -17,6 +19,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from vitrail.data import load
+from vitrail.data.embedded import _digits
 from vitrail.data.official import FILES
 from vitrail.errors import Malformed, VitrailError
 
@@ -121,6 +124,17 @@ def test_embedded_digits_keep_their_values_and_hold_out_a_fifth_of_each_digit() 
     assert data.test.labels is not None
     for picture, label in zip(data.test.pixels, data.test.labels, strict=True):
         assert known[picture.tobytes()] == label
+
+
+def test_digits_are_those_of_scikit_learn_which_is_not_imported_for_them() -> None:
+    from sklearn.datasets import load_digits
+
+    pixels, labels = _digits()
+    there = load_digits()
+    assert np.array_equal(pixels[:, 0], np.rint(there.images * 255 / 16))
+    assert np.array_equal(labels, there.target)
+    code = "import sys, vitrail.data; vitrail.data.load('digits'); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_digits_span_the_whole_byte_range() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.data.request import Request
 from vitrail.data.resize import fit
+from vitrail.errors import VitrailError
 
 
 def read(request: Request) -> Dataset:
@@ -24,8 +28,9 @@ def _mnist5k() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    images = np.rint(digits.images * (255 / 16))  # from 0..16 to 0..255
-    return images.astype(np.uint8)[:, None], np.asarray(digits.target, np.int64)
+    package = find_spec("sklearn")  # importing it takes seconds, which every process would spend
+    if package is None or package.origin is None:
+        raise VitrailError("digits come with scikit-learn, which is not installed; `pip install scikit-learn`")
+    table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", np.float64, delimiter=",")
+    images = np.rint(table[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16))  # from 0..16 to 0..255
+    return images.astype(np.uint8), table[:, -1].astype(np.int64)

@@ -6,12 +6,13 @@ BatchNorm through which its style enters G^c, and the style discriminator D^s_i.
 of it leaves. Barlow Twins keeps D^c's features alike where z^c is, and D^s's where z^s is (Eq. 14). The server's half
 and what a client keeps are in partly.py, its steps in padpaf_training.py.
 
-What differs from the paper: the server weighs clients by their pictures (weights="uniform" is its plain mean); the
-count of steps after which it is G's turn goes on over rounds, or a client with few pictures would never train G; Barlow
-Twins' features are centred; BatchNorm's statistics are a batch's in training and come from noise afterwards, so they
-are in no message; the noise that its code adds to pictures and channels is left out. loss="wasserstein" is the
-paper's, "hinge" its code's. With label_maps="private", as the paper has it, what a label means to G is each client's
-own too: the server's generator then draws without regard to labels.
+What differs from the paper: the server takes the mean (server_opt="adam" is the paper's step, of a size that does not
+depend on how far clients went: after few local steps it goes too far) and weighs clients by their pictures
+(weights="uniform" is its plain mean); the count of steps after which it is G's turn goes on over rounds, or a client
+with few pictures would never train G; Barlow Twins' features are centred; BatchNorm's statistics are a batch's in
+training and come from noise afterwards, so they are in no message; the noise that its code adds to pictures and
+channels is left out. loss="wasserstein" is the paper's, "hinge" its code's. With label_maps="private", as the paper has
+it, what a label means to G is each client's own too: the server's generator then draws without regard to labels.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FEDERATED = Partly.of_content  # θ^fed: the parameters of G^c and of D^c
 
 @dataclass(frozen=True)
 class PaDPaF(Partly):
-    """PaDPaF's settings; the paper's for MNIST are width=64, latent=128, style_depth=8, rounds=300."""
+    """PaDPaF's settings; the paper's for MNIST are width=64, latent=128, style_depth=8, rounds=300, server_opt=adam."""
 
     loss: Annotated[Form, Field(description="the GAN's loss: hinge (published code), wasserstein (the paper)")] = (
         "hinge"

@@ -49,10 +49,11 @@ class Partly(Simple):
     loopless: Annotated[bool, Field(description="stop after each step by chance: local_epochs on average")] = False
     batch: Annotated[int, Field(ge=2, description="pictures in a step, and fakes")] = 64
     lr: Annotated[float, Field(gt=0, description="clients' Adam: G's rate; D's is twice that")] = 1e-3
-    server_lr: Annotated[float, Field(gt=0, description="rate of the server's Adam on the mean pseudo-gradient")] = 0.01
-    server_opt: Annotated[Literal["adam", "average"], Field(description="the server's step; average: FedAvg's")] = (
-        "adam"
-    )
+    server_lr: Annotated[float, Field(gt=0, description="rate of the server's Adam, where that is its step")] = 0.01
+    server_opt: Annotated[
+        Literal["average", "adam"],
+        Field(description="the server's step: FedAvg's average, or the paper's Adam, for rounds of many local steps"),
+    ] = "average"
     decay: Annotated[float, Field(gt=0, le=1, description="all rates fall by this factor each round")] = 0.99
     label_maps: Annotated[
         Literal["private", "federated"],

@@ -172,6 +172,7 @@ def main() -> None:
     ask.add_argument("-o", "--out", default="simpson.png", help="the picture to write")
     ask.add_argument("--seed", type=int, default=0)
     given = ask.parse_args()
+    torch.set_num_threads(1)  # more would wait for each other: every step is tiny
     found, single, ours = errors(given.seed)
     x, y, *_ = points(given.seed)
     gan, make = generator(x, y, given.seed)

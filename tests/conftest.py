@@ -8,15 +8,12 @@ import torch
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_home(tmp_path_factory):
-    """Tests never read or write the user's caches."""
-    before = os.environ.get("VITRAIL_HOME")
-    os.environ["VITRAIL_HOME"] = str(tmp_path_factory.mktemp("home"))
-    torch.set_num_threads(1)
-    yield
-    if before is None:
-        del os.environ["VITRAIL_HOME"]
-    else:
-        os.environ["VITRAIL_HOME"] = before
+    """Tests never read or write the user's caches; nor do the processes they start, of one thread each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRAIL_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        torch.set_num_threads(1)
+        yield
 
 
 def pytest_sessionfinish(session):

@@ -13,14 +13,14 @@ Pictures = Annotated[list[str] | None, typer.Argument(metavar="[PICTURES]...", h
 def probe(
     run: Run,
     identity: Annotated[bool, typer.Option("--identity", help="CelebA: who is on a picture, top 1, 10 and 50")] = False,
-    places: Annotated[int, typer.Option(min=1, help="read φ at so many by so many places; 1: its mean")] = 1,
+    places: Annotated[int, typer.Option(min=1, help="labels: read φ at so many by so many places; 1: its mean")] = 1,
     out: Annotated[str | None, typer.Option("-o", "--out", help="write the figures here as JSON")] = None,
 ) -> None:
     """How much a linear probe reads off features of content and of style, on held-out pictures: label and client.
 
     `vitrail probe runs/p` prints it beside the same of an untrained network and keeps it in runs/p/probes.json
 
-    `vitrail probe runs/p --places 8` reads features where they are, before their mean over a picture
+    `vitrail probe runs/p --places 8` reads labels off features at 8x8 places, before their mean over a picture
 
     `vitrail probe runs/faces --identity` asks for the person; it needs CelebA's identity_CelebA.txt.
     """

@@ -6,8 +6,8 @@ and knows of nobody whose they are. "Style" is the mean over clients of what one
 as content has, fitted on the same pictures. PaDPaF's own way to predict the client (Appendix C.2.2) takes one number
 from each client's φ^s_i: that is "style of all".
 
-φ is a mean over places, and a label is in where strokes are. `places` reads it before: its means over so many by so
-many places, as features of GANs' discriminators are usually probed (Radford, Metz, Chintala; 2016).
+φ is a mean over places, and a label is in where strokes are. `places` reads labels before it: off means over so many by
+so many places, as features of GANs' discriminators are usually probed (Radford, Metz, Chintala; 2016).
 """
 
 from __future__ import annotations
@@ -60,33 +60,37 @@ def _probes(opened: Opened, nets: Trained, styles: Sequence[str], places: int, t
     phi: list[tuple[Tensor, Tensor]] = []  # of style, of each client
     for who in ("content", *styles):
         tell(f"features of {who}" if who == "content" else f"features of {who}'s style")
-        fit, test = (
+        there = [
             nets.content(x, places) if who == "content" else nets.style(who, x, places)
             for x in (views.train.x, views.test.x)
-        )
+        ]
+        means = [_mean(features, places) for features in there]
         for what, (labels, truth) in asked.items():
-            tell(f"probes of the {what}")
+            tell(f"probe of the {what}")
+            fit, test = there if what == "label" else means
             hits[what, "content" if who == "content" else "style"].append(probe(fit, labels, test, truth))
         if who != "content":
-            phi.append((_mean(fit, places), _mean(test, places)))
-    note = f" at {places}x{places} places" if places > 1 else ""
-    notes = {
-        "content": f"φ^c{note}, which all share",
-        "style": f"φ^s{note} of one client, on everybody's pictures; mean over clients",
-    }
+            phi.append((means[0], means[1]))
     found: list[Measure] = []
     for what, (labels, truth) in asked.items():
-        how = {who: (notes[who], np.mean(hits[what, who], 0)) for who in notes}
+        at = f" at {places}x{places} places" if what == "label" and places > 1 else ""
+        how = {
+            "content": (f"φ^c{at}, which all share", np.mean(hits[what, "content"], 0)),
+            "style": (
+                f"φ^s{at} of one client, on everybody's pictures; mean over clients",
+                np.mean(hits[what, "style"], 0),
+            ),
+        }
         if what == "client":
             tell("probe of the client from style of all")
             phi *= len(views.names) // len(phi)
             all_ = [torch.stack([pair[k] for pair in phi], 1) for k in (0, 1)]
             right = squeezed(all_[0], labels, all_[1], truth)
             how["style of all"] = ("one number from each client's φ^s (Appendix C.2.2)", right)
-        for name, (said, right) in how.items():
+        for name, (note, right) in how.items():
             bounded = mean_over_pictures(right, views.test.shows)
             sizes = len(right), len(labels)
-            found.append(Measure(f"{what} from {name}", *bounded, *sizes, "higher", f"the {what}", said))
+            found.append(Measure(f"{what} from {name}", *bounded, *sizes, "higher", f"the {what}", note))
     return found
 
 

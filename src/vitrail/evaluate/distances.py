@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -82,9 +83,12 @@ def probe(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor) ->
 
 def fitted_probe(fit: Tensor, fit_labels: Tensor) -> Any:
     """The logistic regression of `probe`; two labels or more."""
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200, tol=1e-3))
-    return model.fit(fit.numpy(), fit_labels.numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early, as every probe of so many features is
+        return model.fit(fit.numpy(), fit_labels.numpy())

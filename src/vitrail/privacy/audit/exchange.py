@@ -13,9 +13,9 @@ from vitrail.engines.replies import Failure, read_reply
 from vitrail.errors import VitrailError
 from vitrail.methods.base import Method
 from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.state import State, save
 from vitrail.wire.codecs import Array
-from vitrail.wire.message import Header, Kind, Message, encode, make_part
+from vitrail.wire.message import NO_BASE, Header, Kind, Message, encode, make_part
 
 RUN = b"an audit's a run"
 
@@ -28,16 +28,19 @@ class Answer:
     kept: State
 
 
-def ask(method: Method, server: State, name: str, pictures: Pictures, rng: Rng) -> Answer:
-    """Ask a new client for its first answer."""
+def ask(method: Method, server: State, name: str, pictures: Pictures, rng: Rng, begun: State | None = None) -> Answer:
+    """Ask a client for its first answer: a new one, or one that an auditor let begin with this state."""
     opened, _ = method.open_round(server, [name], rng.child("server", name))
     told = method.broadcast(opened, name, True)
     parts = tuple(make_part(part, codec, array) for part, (codec, array) in told.parts.items())
     request = encode(Message(Header(Kind.REQUEST, RUN, 0, "server"), parts))
     with tempfile.TemporaryDirectory(prefix="vitrail-audit-") as folder:
         client = Client(name, method, RUN, rng, lambda: pictures, Path(folder))
+        if begun is not None:
+            kept = {"run": RUN, "holds": NO_BASE, "trained": False, "round": -1, "answered": [], "state": begun}
+            save(client.path, kept, private=True)
         reply = read_reply(client.answer(request), RUN, 0, name, method.declares(), opened)
         if isinstance(reply, Failure | Kind):
             raise VitrailError(f"a client that was to be attacked did not answer: {reply}")
-        kept = client.private()
-    return Answer({taken.part.name: taken.array for taken in reply}, kept["state"] if kept else {})
+        after = client.private()
+    return Answer({taken.part.name: taken.array for taken in reply}, after["state"] if after else {})

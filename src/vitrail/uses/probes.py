@@ -96,7 +96,8 @@ def _probes(opened: Opened, nets: Trained, styles: Sequence[str], places: int, t
 
 def _mean(features: Tensor, places: int) -> Tensor:
     """φ itself from its means at places."""
-    return features.unflatten(1, (-1, places**2)).mean(2)
+    out: Tensor = features.unflatten(1, (-1, places**2)).mean(2)
+    return out
 
 
 def _questions(train: View, test: View) -> Mapping[str, tuple[Tensor, Tensor]]:

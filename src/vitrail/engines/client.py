@@ -196,6 +196,10 @@ class Client:
             raise VitrailError(f"{self.path.name} belongs to another run; move it away or use another folder")
         return kept
 
+    def begin(self, state: State) -> None:
+        """Let it begin with this state, which somebody made in its place: an auditor, who knows its keys."""
+        self._keep({"run": self.run, "holds": NO_BASE, "trained": False, "round": -1, "answered": [], "state": state})
+
     def _keep(self, kept: State) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         store.save(self.path, kept, private=True)

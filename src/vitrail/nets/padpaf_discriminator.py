@@ -41,9 +41,8 @@ class Spectral(nn.Module):
 
 def spectral(layer: Layer) -> Layer:
     """A layer with its weight spectrally normalised."""
-    parametrize.register_parametrization(
-        layer, "weight", Spectral(len(layer.weight)), unsafe=True
-    )  # shape and type stay
+    normalised = Spectral(len(layer.weight))
+    parametrize.register_parametrization(layer, "weight", normalised, unsafe=True)  # not run to see if its shape stays
     return layer
 
 

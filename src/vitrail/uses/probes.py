@@ -13,6 +13,7 @@ so many places, as features of GANs' discriminators are usually probed (Radford,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from vitrail.uses.views import View, as_tensor, mean_over_pictures
 
 Hits = NDArray[np.float64]
 Tell = Callable[[str], None]
+Features = Callable[[Tensor, int], Tensor]
 STEPS = 600
 
 
@@ -58,18 +60,17 @@ def _probes(opened: Opened, nets: Trained, styles: Sequence[str], places: int, t
     asked = _questions(views.train, views.test)
     hits: dict[tuple[str, str], list[Hits]] = {(what, who): [] for what in asked for who in ("content", "style")}
     phi: list[tuple[Tensor, Tensor]] = []  # of style, of each client
-    for who in ("content", *styles):
-        tell(f"features of {who}" if who == "content" else f"features of {who}'s style")
-        there = [
-            nets.content(x, places) if who == "content" else nets.style(who, x, places)
-            for x in (views.train.x, views.test.x)
-        ]
-        means = [_mean(features, places) for features in there]
+    networks: list[tuple[str, str, Features]] = [("content", "content", nets.content)]
+    networks += [("style", f"{name}'s style", partial(nets.style, name)) for name in styles]
+    for kind, who, features in networks:
+        tell(f"features of {who}")
+        there = [features(x, places) for x in (views.train.x, views.test.x)]
+        means = [_mean(at_places, places) for at_places in there]
         for what, (labels, truth) in asked.items():
-            tell(f"probe of the {what}")
+            tell(f"probe of the {what} from {who}")
             fit, test = there if what == "label" else means
-            hits[what, "content" if who == "content" else "style"].append(probe(fit, labels, test, truth))
-        if who != "content":
+            hits[what, kind].append(probe(fit, labels, test, truth))
+        if kind == "style":
             phi.append((means[0], means[1]))
     found: list[Measure] = []
     for what, (labels, truth) in asked.items():

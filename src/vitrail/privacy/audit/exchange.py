@@ -13,9 +13,9 @@ from vitrail.engines.replies import Failure, read_reply
 from vitrail.errors import VitrailError
 from vitrail.methods.base import Method
 from vitrail.rng import Rng
-from vitrail.state import State, save
+from vitrail.state import State
 from vitrail.wire.codecs import Array
-from vitrail.wire.message import NO_BASE, Header, Kind, Message, encode, make_part
+from vitrail.wire.message import Header, Kind, Message, encode, make_part
 
 RUN = b"an audit's a run"
 
@@ -37,10 +37,9 @@ def ask(method: Method, server: State, name: str, pictures: Pictures, rng: Rng, 
     with tempfile.TemporaryDirectory(prefix="vitrail-audit-") as folder:
         client = Client(name, method, RUN, rng, lambda: pictures, Path(folder))
         if begun is not None:
-            kept = {"run": RUN, "holds": NO_BASE, "trained": False, "round": -1, "answered": [], "state": begun}
-            save(client.path, kept, private=True)
+            client.begin(begun)
         reply = read_reply(client.answer(request), RUN, 0, name, method.declares(), opened)
         if isinstance(reply, Failure | Kind):
             raise VitrailError(f"a client that was to be attacked did not answer: {reply}")
-        after = client.private()
-    return Answer({taken.part.name: taken.array for taken in reply}, after["state"] if after else {})
+        kept = client.private()
+    return Answer({taken.part.name: taken.array for taken in reply}, kept["state"] if kept else {})

@@ -62,6 +62,32 @@ def test_a_file_of_several_runs_gives_one_entry_each_and_overrides_change_all(fi
     assert [getattr(e.settings, "sync", "") for e in found] == ["d&g", "g", ""]
 
 
+def test_every_run_is_played_in_each_setting_and_says_so_in_its_name(tmp_path):
+    text = """clients = 4
+    ["fedavg, fedprox"]
+    rounds = 3
+    [fedprox]
+    mu = 0.5
+    [each]
+    "one class" = {partition = "classes:1", clients = 10}
+    "IID" = {partition = "iid"}
+    [[runs]]
+    name = "FedAvg"
+    method = "fedavg"
+    [[runs]]
+    name = "FedProx"
+    method = "fedprox"
+    clients = 5
+    """
+    (tmp_path / "x.toml").write_text(text)
+    found = entries([str(tmp_path / "x.toml")], {})
+    assert [e.name for e in found] == ["one class, FedAvg", "one class, FedProx", "IID, FedAvg", "IID, FedProx"]
+    assert [e.settings.partition for e in found] == ["classes:1", "classes:1", "iid", "iid"]
+    assert [e.settings.clients for e in found] == [10, 5, 4, 5], "a run's own word counts most"
+    assert [e.settings.rounds for e in found] == [3, 3, 3, 3]
+    assert [getattr(e.settings, "mu", None) for e in found] == [None, 0.5, None, 0.5]
+
+
 def test_a_file_of_several_runs_is_no_single_run(file):
     with pytest.raises(VitrailError, match="vitrail compare"):
         resolve(file, {})
@@ -71,6 +97,10 @@ def test_a_file_of_several_runs_is_no_single_run(file):
     ("text", "says"),
     [
         ('method = "fedgan"\nruns = 3', "runs must be tables"),
+        ('method = "fedgan"\neach = 3', "holds names with settings"),
+        ('method = "fedgan"\n[each]\niid = 3', "holds names with settings"),
+        ('method = "fedgan"\n[each]\niid = {snyc = "g"}', "did you mean sync"),
+        ('method = "fedgan"\n["fedgan, fedagv"]\nrounds = 3', "fedagv"),
         ('method = "fedgan"\n[[runs]]\nname = "a"\n[[runs]]\nname = "a"', "a run is called 'a'"),
         ('method = "fedgan"\n[[runs]]\nname = ".."', "a run is called '..'"),
         ('method = "fedgan"\n[[runs]]\nname = "/"', "a run is called '/'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ class Asked:
 def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
     """The lines of a comparison from methods' names and files; a file's [[runs]] each make one.
 
-    A table with a method's name, such as [prism], holds settings of that method's runs alone.
+    A table with methods' names, such as [prism] or ["fedavg, fedprox"], holds settings of their runs alone. [each] names
+    settings in which every run is played: with "Split-1" = {partition = "classes:1"}, FedAvg as "Split-1, FedAvg".
 
     >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
     [('prism', 4), ('fedgan', 4)]
@@ -65,12 +67,15 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
     for what in whats:
         common = config.read(what)
         runs = common.pop("runs", [{}])
-        tables = {name: common.pop(name) for name in METHODS if isinstance(common.get(name), dict)}
+        tables = _tables(common)
         if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
             raise VitrailError(f"{what}: runs must be tables, each [[runs]] with a name and the settings that differ")
-        for own in runs:
-            name = str(own.get("name", Path(what).stem))
-            values = {**common, **own, **overrides}
+        each = common.pop("each", {"": {}})
+        if not isinstance(each, dict) or not each or not all(isinstance(e, dict) for e in each.values()):
+            raise VitrailError(f'{what}: [each] holds names with settings, such as "IID" = {{partition = "iid"}}')
+        for (where, setting), own in product(each.items(), runs):
+            name = ", ".join(filter(None, (where, str(own.get("name", Path(what).stem)))))
+            values = {**common, **setting, **own, **overrides}
             values = {**tables.get(str(values.get("method")), {}), **values}
             values = {k: v for k, v in values.items() if k not in ("name", *FREELY)}
             try:
@@ -81,6 +86,22 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
     for entry, name in zip(found, names, strict=True):
         if names.count(name) > 1 or not name.strip("."):
             raise VitrailError(f"a run is called {entry.name!r}; give each [[runs]] a name of its own, with letters")
+    return found
+
+
+def _tables(common: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Take the tables of methods out of a file's settings: those of each method, by its name.
+
+    >>> _tables({"data": "digits", "fedavg, fedprox": {"rounds": 3}, "fedprox": {"mu": 1}})
+    {'fedavg': {'rounds': 3}, 'fedprox': {'rounds': 3, 'mu': 1}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key in [k for k, v in common.items() if isinstance(v, dict)]:
+        names = [name.strip() for name in key.split(",")]
+        if all(name in METHODS for name in names):
+            settings = common.pop(key)
+            for name in names:
+                found[name] = {**found.get(name, {}), **settings}
     return found
 
 

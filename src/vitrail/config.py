@@ -149,7 +149,7 @@ def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Sett
 def one(what: str) -> dict[str, Any]:
     """What a method's name or a file of one run says."""
     values = read(what)
-    if "runs" in values:
+    if "runs" in values or "each" in values:
         raise VitrailError(f"{what} describes several runs; `vitrail compare {what}` plays them all")
     return values
 

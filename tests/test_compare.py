@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from vitrail.config import resolve
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
 from vitrail.run import Nobody
-from vitrail.standings import as_csv, differing, markdown, notes, standings
+from vitrail.standings import as_csv, by_settings, differing, markdown, notes, standings
 
 FILE = """
 method = "fedgan"
@@ -134,6 +135,17 @@ def test_the_table_has_means_and_spreads_over_seeds(played):
     assert float(row["up"].split()[0]) * 1000 == pytest.approx(up, rel=0.01)
     assert markdown(table).splitlines()[0].startswith("| run | seeds | fd-vitrail ↓ |")
     assert markdown(table).count("\n| sync") == 2
+
+
+def test_runs_in_several_settings_also_stand_side_by_side(played):
+    _, (a, b) = played
+    found = [replace(a, name="few, A", where="few"), replace(b, name="few, B", where="few")]
+    found += [replace(b, name="many, A", where="many")]
+    (table,) = by_settings(found)
+    assert table.columns == ["fd-vitrail ↓", "few", "many"]
+    ours, theirs = (standings([e], ASKED).rows[0][2] for e in (a, b))
+    assert table.rows == [["A", ours, theirs], ["B", theirs, ""]]
+    assert by_settings([a, b]) == []
 
 
 def test_the_notes_say_what_was_the_same_and_what_was_not(played):

@@ -34,6 +34,7 @@ class Entry:
 
     name: str
     settings: Settings
+    where: str = ""  # the setting of [each] in which it is played
     runs: list[Path] = field(default_factory=list)
     found: list[list[Measure]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -53,8 +54,8 @@ class Asked:
 def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
     """The lines of a comparison from methods' names and files; a file's [[runs]] each make one.
 
-    A table with methods' names, such as [prism] or ["fedavg, fedprox"], holds settings of their runs alone. [each] names
-    settings in which every run is played: with "Split-1" = {partition = "classes:1"}, FedAvg as "Split-1, FedAvg".
+    A table with methods' names, such as [prism] or ["fedavg, fedprox"], holds settings of their runs alone. Every run is
+    played in each setting of [each]: FedAvg as "Split-1, FedAvg" where there is "Split-1" = {partition = "classes:1"}.
 
     >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
     [('prism', 4), ('fedgan', 4)]
@@ -79,7 +80,7 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
             values = {**tables.get(str(values.get("method")), {}), **values}
             values = {k: v for k, v in values.items() if k not in ("name", *FREELY)}
             try:
-                found.append(Entry(name, config.resolve(values, {})))
+                found.append(Entry(name, config.resolve(values, {}), where))
             except VitrailError as e:
                 raise VitrailError(f"{what}, {name}: {e}") from e
     names = [place_name(e.name) for e in found]

@@ -11,7 +11,7 @@ from rich.table import Table
 from vitrail.atomic import write_atomically
 from vitrail.compare import Asked, Entry, compare
 from vitrail.report import write_report
-from vitrail.standings import as_csv, by_clients, markdown, standings
+from vitrail.standings import as_csv, by_clients, by_settings, markdown, standings
 from vitrail.watch import Terminal
 
 
@@ -31,7 +31,7 @@ def play_comparison(found: list[Entry], seeds: list[int], out: Path, asked: Aske
     finally:
         for terminal in seen:
             terminal.stop()
-    tables = [table for table in (standings(found, asked), by_clients(found)) if table]
+    tables = [t for t in (standings(found, asked), *by_settings(found), by_clients(found)) if t]
     write_atomically(out / "compare.md", "\n".join(map(markdown, tables)).encode())
     write_atomically(out / "compare.csv", as_csv(found).encode())
     runs = [folder for e in found for folder in e.runs]

@@ -44,6 +44,24 @@ def standings(found: Sequence[Entry], asked: Asked) -> Table:
     return Table("Comparison", columns, rows, notes(found, asked))
 
 
+def by_settings(found: Sequence[Entry]) -> list[Table]:
+    """A table a measure, as papers print them: one line a run, one column for each setting it was played in."""
+    places = list(dict.fromkeys(e.where for e in found))
+    if len(places) < 2:
+        return []
+    lines: dict[str, dict[str, Entry]] = {}
+    for e in found:
+        lines.setdefault(e.name.removeprefix(f"{e.where}, "), {})[e.where] = e
+    note = "± and brackets as above; empty: not played."
+    tables = []
+    for name, by in (k for k in _keys(found) if k[0] not in HIDDEN and OF not in k[0]):
+        cells = [[_over_seeds(at[p], (name, by)) if p in at else "" for p in places] for at in lines.values()]
+        rows = [[run, *row] for run, row in zip(lines, cells, strict=True)]
+        title = f"{name} {_arrow(found, (name, by))}"
+        tables.append(Table(title, [title, *places], rows, note))
+    return tables
+
+
 def by_clients(found: Sequence[Entry]) -> Table | None:
     """One line a client, one column a run: the distance of each client's own generator, where clients were measured."""
     keys = [k for k in _keys(found) if OF in k[0]]
@@ -91,7 +109,8 @@ def _seconds(folder: Path) -> float:
 def _remarks(found: Sequence[Entry]) -> str:
     """Measures that rest on too few samples for their dimension."""
     few = [m for e in found for ms in e.found for m in ms if m.name not in HIDDEN and BIASED in m.note]
-    return ". ".join(dict.fromkeys(f"{m.name}: {m.note[m.note.index(BIASED) :]}" for m in few)) + "." * bool(few)
+    said = dict.fromkeys(f"{m.name.split(OF)[0]}: {m.note[m.note.index(BIASED) :]}" for m in few)
+    return ". ".join(said) + "." * bool(few)
 
 
 def markdown(table: Table) -> str:

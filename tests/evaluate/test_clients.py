@@ -94,6 +94,8 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     table, clients = standings(found, asked), by_clients(found)
     assert "fd-vitrail, mean of clients ↓" in table.columns
     assert not [c for c in table.columns if "of client " in c]
+    assert "biased upwards" in table.note
+    assert " of client " not in table.note, "what holds for every client is said once"
     assert clients.columns == ["", "ours", "FedAvg"]
     assert [row[0] for row in clients.rows] == ["fd-vitrail of client invert ↓", "fd-vitrail of client blur ↓"]
     assert all(" to " in cell for row in clients.rows for cell in row[1:])

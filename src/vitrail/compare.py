@@ -54,8 +54,8 @@ class Asked:
 def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
     """The lines of a comparison from methods' names and files; a file's [[runs]] each make one.
 
-    A table with methods' names, such as [prism] or ["fedavg, fedprox"], holds settings of their runs alone. Every run is
-    played in each setting of [each]: FedAvg as "Split-1, FedAvg" where there is "Split-1" = {partition = "classes:1"}.
+    A table with methods' names, such as [prism] or ["fedavg, fedprox"], holds settings of their runs alone. Every
+    run is played in each setting of [each]: with "Split-1" = {partition = "classes:1"}, FedAvg as "Split-1, FedAvg".
 
     >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
     [('prism', 4), ('fedgan', 4)]

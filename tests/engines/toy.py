@@ -21,6 +21,7 @@ from vitrail.wire.message import digest
 class Toy:
     task: Task = Task((1, 8, 8), 0, 6, 3)
     defaults: ClassVar[Mapping] = {}
+    acknowledges: ClassVar[bool] = False
 
     def declares(self):
         return {

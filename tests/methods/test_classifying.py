@@ -10,13 +10,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.federation import digits, federate, quick, same, shares
+from vitrail.engines.replies import Failure
 from vitrail.errors import Malformed
 from vitrail.methods import pool
-from vitrail.methods.base import Incoming, Sums
+from vitrail.methods.base import COUNTED, Incoming, Sums
 from vitrail.methods.sdafl import UNSURE
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.nets.moments import to_float
 from vitrail.rng import Rng
+from vitrail.state import load as load_state
 from vitrail.wire.message import Kind, decode
 
 SOME = digits().train.take(np.arange(24))
@@ -27,7 +29,9 @@ def started(method, data=None):
 
 
 def answer(method, server, data=SOME, state=None, t=0, full=True):
+    """A client's reply in a round, after one that was counted where it has a state."""
     told = {n: np.asarray(a) for n, (_, a) in method.broadcast(server, "a", full).parts.items()}
+    told |= {COUNTED: np.array([t - 1])} if state else {}
     return method.client_round(state or {}, Incoming(t, told), data, Rng((2, t)))
 
 
@@ -230,3 +234,50 @@ def test_learning_rates_fall_to_nothing():
     assert rates[0] == pytest.approx(0.3)
     assert rates[10] == pytest.approx(0, abs=1e-12)
     assert all(a > b for a, b in pairwise(rates))
+
+
+def losing(method, folder, *lost, quorum=1, rounds=4):
+    """A federation in which some replies never come: (round, client)."""
+    gone = lambda t, c, d: Failure("gone") if (t, c) in lost else d  # noqa: E731
+    fed, outcomes, _ = federate(method, folder, rounds=rounds, spoil=gone, quorum=quorum)
+    states = {c: load_state(folder / f"{c}.safetensors")["state"] for c in shares()}
+    return fed, outcomes, states
+
+
+@pytest.mark.parametrize("quorum", [1, 3])
+def test_scaffolds_c_stays_the_mean_of_all_c_i_whatever_is_lost(quorum, tmp_path):
+    fed, outcomes, states = losing(
+        quick("scaffold", rounds=4), tmp_path, (0, "client-1"), (2, "client-0"), quorum=quorum
+    )
+    assert [bool(o.void) for o in outcomes] == [quorum == 3, False, quorum == 3, False]
+    mean = np.mean([states[c]["control"] for c in states], 0)
+    assert np.abs(mean).max() > 0.05
+    assert np.allclose(fed.server["control"], mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["naivemix", "fedmix", "sdafl"])
+def test_what_a_client_shares_once_is_sent_again_until_it_has_come(name, tmp_path):
+    method = quick(name, rounds=4)
+    fed, outcomes, states = losing(method, tmp_path / "lost", (0, "client-1"), (1, "client-1"))
+    assert [len(o.answered) for o in outcomes] == [2, 2, 3, 3]
+    assert fed.server["pool"]["clients"] == sorted(shares())
+    whole, *_ = losing(method, tmp_path / "whole")
+    assert set(fed.server["shares"]) == set(whole.server["shares"])
+    part = "pictures" if name == "sdafl" else "means"
+    for client in shares():  # to the bit what it would have shared at first: another draw would tell more
+        assert np.array_equal(fed.server["shares"][client][part], whole.server["shares"][client][part])
+    if name != "sdafl":  # there the client goes on to label them
+        assert not any(state["own"] for state in states.values())
+
+
+def test_pseudo_labels_stay_with_their_pictures_after_a_round_that_was_not_closed(tmp_path):
+    lost = (0, "client-1"), (1, "client-0"), (1, "client-2")
+    method = quick("sdafl")
+    fed, *_ = losing(method, tmp_path, *lost, quorum=2, rounds=2)
+    assert set(fed.server["shares"]) == set(shares())
+    assert fed.server["pool"]["clients"] == ["client-0", "client-2"]
+    told = method.broadcast(fed.server, "client-0", full=True).parts
+    assert np.array_equal(
+        told["labels"][1], np.concatenate([fed.server["labels"][c] for c in ("client-0", "client-2")])
+    )
+    assert len(told["pictures"][1]) == len(told["labels"][1])

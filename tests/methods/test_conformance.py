@@ -202,12 +202,14 @@ def test_a_client_without_data_says_so_and_the_round_goes_on(name, tmp_path):
 
 
 @every
-def test_a_client_that_drops_out_comes_back(name, unbroken, tmp_path):
+def test_after_lost_replies_and_a_round_that_was_not_closed_everybody_takes_part_again(name, unbroken, tmp_path):
     asked = [o.asked for o in unbroken(name)[1]]
-    lost = 1 if asked[1] else 0
-    gone = lambda t, c, d: Failure("gone") if (t, c) == (lost, "client-2") else d  # noqa: E731
-    fed, outcomes, _ = federate(quick(name), tmp_path, spoil=gone)
-    assert [len(o.answered) for o in outcomes] == [n - (t == lost) for t, n in enumerate(asked)]
+    lost = {(0, "client-2"), (1, "client-0"), (1, "client-1")}
+    gone = lambda t, c, d: Failure("gone") if (t, c) in lost else d  # noqa: E731
+    fed, outcomes, _ = federate(quick(name), tmp_path, spoil=gone, quorum=2)
+    came = [n - sum(at == t for at, _ in lost) if n else 0 for t, n in enumerate(asked)]
+    assert [len(o.answered) for o in outcomes] == came, [o.left_out for o in outcomes]
+    assert [bool(o.void) for o in outcomes] == [False, asked[1] > 0, False]
     assert in_range(quick(name), fed)
 
 

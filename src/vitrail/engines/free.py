@@ -93,7 +93,7 @@ class _Stretch:
         self.method, self.run, self.chosen, self.until, self.rng = method, run, chosen, until, rng
         self.journal, self.quorum, self.tell, self.before = journal, quorum, tell, before
         self.declared = method.declares()
-        self.server, self.known = fed.server, set(fed.known)
+        self.server, self.known, self.counted = fed.server, set(fed.known), fed.counted
         self.rounds: dict[int, _Round] = {}
         self.closed = self.opened = fed.round  # the first round that is not
         self.begun: set[str] = set()  # clients that were asked in this stretch, or will be next
@@ -105,7 +105,7 @@ class _Stretch:
         while True:
             if self.ready:
                 client, t, full = self.ready.popleft()
-                now = Federation(t, self.server, self.known)
+                now = Federation(t, self.server, self.known, counted=self.counted)
                 post = Post(self.method, self.server, now, self.run, self.rounds[t].outcome)
                 ((_, request),) = post.requests([client], full)
                 place = self.journal.place(client, request)
@@ -131,9 +131,10 @@ class _Stretch:
         """Close rounds in which all have been heard, in their order."""
         while (one := self.rounds.get(self.closed)) is not None and not one.left:
             t, sums = self.closed, one.tally.sums(len(one.outcome.answered))
-            fed, rng = Federation(t, self.server, self.known), self.rng.child("server", t)
+            fed = Federation(t, self.server, self.known, counted=self.counted)
+            rng = self.rng.child("server", t)
             after, outcome = close(self.method, fed, self.server, one.who, one.outcome, sums, rng, self.quorum)
-            self.server = after.server
+            self.server, self.counted = after.server, after.counted
             self.closed += 1
             del self.rounds[t]
             if outcome.void:  # whoever runs this may want to stop

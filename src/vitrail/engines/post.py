@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from vitrail.engines.replies import as_part
-from vitrail.methods.base import Method
+from vitrail.methods.base import COUNTED, Method
 from vitrail.state import State
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import Header, Kind, Message, Part, encode, make_part
@@ -33,6 +35,8 @@ class Post:
         for client in clients:
             out = self.method.broadcast(self.server, client, full or client not in self.fed.known)
             parts = [self._part(name, codec, array) for name, (codec, array) in out.parts.items()]
+            if self.method.acknowledges and client in self.fed.counted:
+                parts.append(make_part(COUNTED, "int32", np.array([self.fed.counted[client]])))
             parts += [as_part(r) for r in self.fed.relays if r["to"] == client]
             header = Header(Kind.REQUEST, self.run, self.fed.round, "server", exchange, out.base)
             message = Message(header, (*parts, *extra(client)))

@@ -58,15 +58,17 @@ class Federation:
     server: State
     known: set[str] = field(default_factory=set)  # clients that have answered: they hold what they were told
     relays: list[Relay] = field(default_factory=list)
+    counted: dict[str, int] = field(default_factory=dict)  # of each client, the last round that its reply is in
 
     def tree(self) -> State:
         """As saveable state."""
-        return {"round": self.round, "server": self.server, "known": sorted(self.known), "relays": self.relays}
+        known, counted = sorted(self.known), dict(sorted(self.counted.items()))
+        return {"round": self.round, "server": self.server, "known": known, "relays": self.relays, "counted": counted}
 
     @staticmethod
     def from_tree(tree: State) -> Federation:
         """From saved state."""
-        return Federation(tree["round"], tree["server"], set(tree["known"]), tree["relays"])
+        return Federation(tree["round"], tree["server"], set(tree["known"]), tree["relays"], tree.get("counted", {}))
 
 
 def choose(clients: Sequence[str], per_round: int, rng: Rng) -> list[str]:
@@ -180,7 +182,7 @@ def close(
 ) -> tuple[Federation, Outcome]:
     """The federation after a round: with its sums where there are any, else as it was."""
     outcome.answered.sort(key=list(who).index)
-    after = Federation(fed.round + 1, server, fed.known | set(outcome.answered))
+    after = Federation(fed.round + 1, server, fed.known | set(outcome.answered), counted=fed.counted)
     after.relays = still_under_way(fed.relays, list(relays), outcome.answered)
     if isinstance(sums, Failure):
         outcome.void = sums.reason
@@ -193,6 +195,7 @@ def close(
         outcome.void = "the server's state would no longer be finite"
         return after, outcome
     after.server = closed
+    after.counted = {**fed.counted, **dict.fromkeys(outcome.answered, fed.round)}
     outcome.metrics = {
         name.removeprefix("metric."): float(v[0] / sums.clients)
         for name, v in sums.values.items()

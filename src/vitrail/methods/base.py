@@ -70,6 +70,9 @@ class Outgoing:
     numbers: Mapping[str, int] = field(default_factory=dict)  # how many a part stands for that is coded to bytes
 
 
+COUNTED = "counted"  # the part of a request that names the round of the client's last reply that counted
+
+
 @dataclass(frozen=True)
 class Incoming:
     """What a client was told, decoded; `relayed` holds what other clients sent it: (sender, name) -> array."""
@@ -114,6 +117,12 @@ class Method(Protocol):
     @property
     def mechanism(self) -> Mechanism | None:
         """What protects the data in what leaves a client; None: nothing does."""
+        ...
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether requests say, as the part `COUNTED`, which of a client's replies was the last that a round was closed
+        with: for methods whose clients must know whether what they sent was lost."""
         ...
 
     @property
@@ -173,6 +182,10 @@ class Simple:
     @property
     def mechanism(self) -> Mechanism | None:
         return None
+
+    @property
+    def acknowledges(self) -> bool:
+        return False
 
     @property
     def free_rounds(self) -> int:

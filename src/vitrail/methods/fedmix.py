@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from vitrail.data.pictures import Pictures
 from vitrail.errors import Malformed
 from vitrail.methods import pool
-from vitrail.methods.base import Declared, Incoming, Outgoing, Reply, Sums
+from vitrail.methods.base import COUNTED, Declared, Incoming, Outgoing, Reply, Sums
 from vitrail.methods.classifying import Classifying, descend
 from vitrail.nets.moments import to_float
 from vitrail.rng import Rng
@@ -42,6 +42,10 @@ class NaiveMix(Classifying):
     mean_of: Annotated[int, Field(ge=1, description="pictures in one mean (M)")] = 10
     means: Annotated[int, Field(ge=1, le=100_000, description="means that a client shares, at most")] = 60
     mix: Annotated[float, Field(ge=0, lt=1, description="how much of a mean is mixed in (λ)")] = 0.1
+
+    @property
+    def acknowledges(self) -> bool:
+        return True
 
     def declares(self) -> Mapping[str, Declared]:
         c, h, w = self.task.shape
@@ -94,10 +98,10 @@ class NaiveMix(Classifying):
         return (1 - self.mix) * F.cross_entropy(logits, y) + self.mix * F.cross_entropy(logits, label)
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
-        """Local steps with the means that are known, and once this client's own."""
+        """Local steps with the means that are known, and this client's own until the server has them."""
         held = {n: message.parts[n] for n in CODECS if n in message.parts} or state.get("pool", {})
-        sent = {n: np.empty(0, np.uint8 if n == "means" else np.float32) for n in CODECS}
-        sent = sent if state.get("shared") else self.averaged(data, rng)
+        own: State = {} if COUNTED in message.parts else state.get("own") or self.averaged(data, rng)
+        sent = own or {n: np.empty(0, np.uint8 if n == "means" else np.float32) for n in CODECS}
         C = self.opened(message.parts["network"])
         draw = rng.child("partners").torch()
         means = torch.from_numpy(held["mean_labels"].reshape(-1, self.task.classes).copy()) if held else None
@@ -112,7 +116,7 @@ class NaiveMix(Classifying):
         batches = self.draws(data, self.local_steps, rng, self.task.device)
         value = descend(C, batches, loss, self.rate(message.round), rng)
         reply = self.reply(C, message, data, value, **sent)
-        return {"shared": True, "pool": held}, Reply(reply.parts, holds=pool.name_of(held))
+        return {"own": own, "pool": held}, Reply(reply.parts, holds=pool.name_of(held))
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ def name_of(pool: Mapping[str, Array]) -> bytes:
 
 
 def gathered(shares: Mapping[str, Mapping[str, Array]]) -> State:
-    """All that clients shared, client by client in the order of their names."""
-    parts = [shares[client] for client in sorted(shares)]
+    """All that clients shared, client by client in the order of their names, and these names."""
+    clients = sorted(shares)
+    parts = [shares[client] for client in clients]
     pool = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]} if parts else {}
-    return {"parts": pool, "name": name_of(pool)}
+    return {"parts": pool, "name": name_of(pool), "clients": clients}
 
 
 def outgoing(parts: Told, pool: State, codecs: Mapping[str, str], full: bool) -> Outgoing:

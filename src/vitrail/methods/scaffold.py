@@ -3,6 +3,9 @@
 Every client has a control variate c_i, the server their mean c. Local steps go along g - c_i + c, so that clients whose
 pictures pull apart still move together; after K steps of rate η a client sets c_i+ = c_i - c + (x - y) / (K η) (option
 II) and sends what changed of y and of c_i (Algorithm 1). The server's rate is 1, and all clients count the same.
+
+c is the mean of all c_i as long as both sides change them together: where a reply was lost, or its round not closed,
+the client goes back to the c_i that the server's c has.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.data.pictures import Pictures
-from vitrail.methods.base import Declared, Incoming, Outgoing, Reply, Sums
+from vitrail.methods.base import COUNTED, Declared, Incoming, Outgoing, Reply, Sums
 from vitrail.methods.classifying import Classifying, descend
 from vitrail.nets.flat import to_vector
 from vitrail.rng import Rng
@@ -27,6 +30,10 @@ from vitrail.wire.codecs import Array
 @dataclass(frozen=True)
 class Scaffold(Classifying):
     """SCAFFOLD's settings: those of all federated classifiers."""
+
+    @property
+    def acknowledges(self) -> bool:
+        return True
 
     def declares(self) -> Mapping[str, Declared]:
         parts = super().declares()
@@ -48,13 +55,16 @@ class Scaffold(Classifying):
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """K steps along g - c_i + c, then option II."""
         x, c = message.parts["network"], message.parts["control"]
-        c_i = state.get("control", np.zeros_like(c))
+        counted = message.parts.get(COUNTED)
+        lost = state and (counted is None or counted[0] != state["round"])
+        c_i = (state["before"] if lost else state["control"]) if state else np.zeros_like(c)
         y = self.opened(x)
         rate, correction = self.rate(message.round), _like(list(y.parameters()), c - c_i)
         batches = self.draws(data, self.local_steps, rng, self.task.device)
         loss = descend(y, batches, lambda a, b: F.cross_entropy(y(a), b), rate, rng, correction)
         after = (c_i - c + (x - to_vector(y)) / (self.local_steps * rate)).astype(np.float32)
-        return {"control": after}, self.reply(y, message, data, loss, control=after - c_i)
+        kept: State = {"control": after, "before": c_i, "round": message.round}
+        return kept, self.reply(y, message, data, loss, control=after - c_i)
 
     def weight(self, data: Pictures) -> float:  # noqa: ARG002
         """Every client counts the same."""

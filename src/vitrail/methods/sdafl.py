@@ -25,7 +25,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.determinism import one_thread
 from vitrail.errors import Malformed, VitrailError
 from vitrail.methods import gan, pool
-from vitrail.methods.base import Declared, Incoming, Outgoing, Reply, Sums
+from vitrail.methods.base import COUNTED, Declared, Incoming, Outgoing, Reply, Sums
 from vitrail.methods.classifying import Classifying, descend
 from vitrail.methods.fakes import pack
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
@@ -50,6 +50,10 @@ class SdaFl(Classifying):
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     gan_lr: Annotated[float, Field(gt=0, description="G's learning rate, by Adam; D's is half")] = 2e-3
 
+    @property
+    def acknowledges(self) -> bool:
+        return True
+
     def declares(self) -> Mapping[str, Declared]:
         if self.task.classes >= UNSURE:
             raise VitrailError(f"sdafl: {self.task.classes} classes; pseudo labels are for fewer than {UNSURE}")
@@ -66,7 +70,7 @@ class SdaFl(Classifying):
         """The network, today's pseudo labels, and all made pictures to a client that lacks them."""
         told: dict[str, tuple[str, Array]] = {"network": ("float32", server["network"])}
         if server["pool"]["parts"]:
-            told["labels"] = ("bytes", np.concatenate([server["labels"][c] for c in sorted(server["shares"])]))
+            told["labels"] = ("bytes", np.concatenate([server["labels"][c] for c in server["pool"]["clients"]]))
         return pool.outgoing(told, server["pool"], CODECS, full)
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
@@ -138,7 +142,8 @@ class SdaFl(Classifying):
         device = self.task.device
         others = self.draws(more, self.local_steps, rng.child("made"), device) if more is not None else None
         value = descend(C, self.draws(data, self.local_steps, rng, device), loss, self.rate(message.round), rng)
-        sent = np.empty(0, np.uint8) if state else own
+        has = state and COUNTED in message.parts  # the server has what this client made
+        sent = np.empty(0, np.uint8) if has else own
         reply = self.reply(C, message, data, value, pictures=sent, labels=self.labelled(C, own))
         holds = pool.name_of({"pictures": held} if held.size else {})
         return {"own": own, "pool": held}, Reply(reply.parts, holds=holds)

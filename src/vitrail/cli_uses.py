@@ -110,7 +110,8 @@ def adapt(
 ) -> None:
     """Go on with a trained RUN on new clients, and draw how near each comes to its own pictures, round by round.
 
-    `vitrail adapt runs/p -o runs/new` writes adaptation.png, adaptation.json and two runs into runs/new
+    `vitrail adapt runs/p -o runs/new` writes adaptation.png, adaptation.json and two runs into runs/new. After an
+    interruption the same command goes on where it stopped.
     """
     from pathlib import Path
 

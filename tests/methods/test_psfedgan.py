@@ -491,6 +491,8 @@ def test_the_classifier_sees_real_pictures_and_every_known_class(long):
     assert int((x == 1).flatten(1).all(1).sum()) == 50
     assert set(y[:150].tolist()) == set(range(10))
     assert set(y[150:].tolist()) <= set(range(5))
+    made = classifier.Lessons(method.task, method.mixture(server), real, 64, 0.0).draw(Rng((1,)).torch())[0]
+    assert not (made == 1).flatten(1).all(1).any(), "real_share=0 is generators alone"
 
 
 def test_products_survive_a_file(long, tmp_path):

@@ -9,10 +9,14 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import vitrail
+from tests.uses.conftest import SMALL
 from vitrail.cli import app
+from vitrail.errors import VitrailError
 from vitrail.methods.padpaf_losses import barlow_twins
 from vitrail.personal import load_personal
 from vitrail.report import write_report
+from vitrail.run import Nobody
 from vitrail.state import load as load_state
 from vitrail.uses.adaptation import adapt
 from vitrail.uses.anonymity import measure_anonymity, through
@@ -174,6 +178,37 @@ def test_new_clients_begin_with_the_content_of_the_run_and_a_fresh_style(folder,
     )
     assert later["t"] < 2 * earlier["t"]  # its own steps alone, of a larger share of the pictures
     assert not (tmp_path / "new" / "adapted" / "clients" / "blur.safetensors").exists()
+
+
+def test_an_adaptation_that_was_stopped_goes_on_and_keeps_its_curve(folder, tmp_path):
+    class Stopped(Exception):
+        pass
+
+    class Impatient(Nobody):
+        def round(self, outcome, row):
+            raise Stopped
+
+    to, samples = "domains:solarize,erase", 20
+    whole = adapt(folder, to, 3, tmp_path / "whole", scratch=False, samples=samples)
+    with pytest.raises(Stopped):
+        adapt(folder, to, 3, tmp_path / "cut", scratch=False, samples=samples, watch=Impatient())
+    assert list(json.loads((tmp_path / "cut" / "adaptation.json").read_text())["curves"]["adapted"]) == ["1"]
+    assert adapt(folder, to, 3, tmp_path / "cut", scratch=False, samples=samples) == whole
+    with pytest.raises(VitrailError, match="of another rounds"):
+        adapt(folder, to, 4, tmp_path / "cut", scratch=False, samples=samples)
+
+
+def test_settings_that_fit_the_earlier_clients_alone_are_not_carried_over(tmp_path):
+    out = tmp_path / "run"
+    vitrail.train(
+        "padpaf", **SMALL, partition="domains:invert,blur,zoom-out", labels="ignore", per_round=3, quorum=3, out=str(out)
+    )  # fmt: skip
+    assert list(adapt(out, "domains:solarize", 1, tmp_path / "new", scratch=False, samples=20)["adapted"]) == [1]
+    few = adapt(
+        out, "domains:solarize,erase", 1, tmp_path / "few", scratch=False, samples=20, overrides={"per_round": 1}
+    )
+    assert len(few["adapted"][1]) == 1
+    assert (tmp_path / "few" / "adapted.png").exists(), "who was not asked yet is left out of it"
 
 
 # -- grids --------------------------------------------------------------------------------------------------------

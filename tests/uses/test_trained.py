@@ -61,6 +61,10 @@ def test_a_picture_that_several_clients_see_counts_once_in_an_interval():
 def test_what_is_no_run_of_padpaf_is_refused(tmp_path):
     with pytest.raises(VitrailError, match="no run's folder"):
         open_run(tmp_path)
+    for shared in ("everything", "nothing"):
+        (tmp_path / "settings.toml").write_text(f'method = "padpaf"\nshared = "{shared}"\n')
+        with pytest.raises(VitrailError, match=f"shared {shared}.*shared=content alone"):
+            open_run(tmp_path)
     (tmp_path / "settings.toml").write_text('method = "fedgan"\n')
     with pytest.raises(VitrailError, match="padpaf alone"):
         open_run(tmp_path)

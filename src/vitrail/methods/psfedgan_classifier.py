@@ -35,12 +35,12 @@ class Lessons:
     def draw(self, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """One batch; a class that some generator knows is as likely as any other."""
         known = self.made.knows.any(0).nonzero()[:, 0]
-        n_real = 0 if self.real is None else max(1, round(self.batch * self.real_share))
+        n_real = max(1, round(self.batch * self.real_share)) if self.real is not None and self.real_share else 0
         n = max(0, self.batch - n_real)
         y = known[torch.randint(len(known), (n,), generator=draw)]
         with torch.no_grad():
             x = self.made(torch.randn(n, self.made.z, generator=draw), y) if n else torch.empty(0, *self.task.shape)
-        if self.real is not None:
+        if self.real is not None and n_real:
             pick = torch.randint(len(self.real), (n_real,), generator=draw).numpy()
             x_real, y_real = gan.pictures(self.real, pick, Task(self.task.shape, self.task.classes, 1, 1))
             x, y = torch.cat([x, x_real]), y if y_real is None else torch.cat([y, y_real])

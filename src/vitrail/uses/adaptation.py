@@ -7,7 +7,7 @@ clients began with. Each is measured on its own: held-out pictures through its t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from vitrail.folder import Folder
 from vitrail.grid import write_grid
 from vitrail.plan import Plan, divided
 from vitrail.rng import Rng
-from vitrail.run import Nobody, Run, begin
+from vitrail.run import Nobody, Run, begin, resume
 from vitrail.uses.views import Views, views_of
 
 SAMPLES = 1000
@@ -45,6 +45,7 @@ class Curve(Nobody):
     ruler: str
     samples: int = SAMPLES
     by_round: dict[int, dict[str, float]] = field(default_factory=dict)
+    keep: Callable[[], None] = lambda: None  # called after each look, so that a kill loses none
 
     def begin(self, plan: Plan, done: int) -> None:  # noqa: ARG002
         self.plan = plan
@@ -55,6 +56,7 @@ class Curve(Nobody):
         if n in LOOKS or n % 10 == 0 or n == last:
             with one_thread():
                 self.by_round[n] = self.distances()
+            self.keep()
 
     @torch.no_grad()
     def distances(self) -> dict[str, float]:
@@ -84,22 +86,40 @@ def adapt(
     domains = parse_partition(to).domains
     if not place.settings.exists() or not domains:
         raise VitrailError(f"adapt {run} --to {to}: give a padpaf run's folder, and new clients such as domains:new3")
-    asked = {"partition": to, "clients": len(domains), "rounds": rounds, "measure_every": 0, **(overrides or {})}
-    curves: dict[str, dict[int, dict[str, float]]] = {}
+    few = {"per_round": None, "quorum": 1}  # of the earlier run, which had other clients
+    asked = {"partition": to, "clients": len(domains), "rounds": rounds, "measure_every": 0, **few, **(overrides or {})}
+    about = {"from": str(run), "to": to, "rounds": rounds, "samples": samples, "overrides": overrides or {}}
+    curves = _kept(out / "adaptation.json", about)
     starts: dict[str, str | None] = {"adapted": str(run)} | ({"from scratch": None} if scratch else {})
     for name, start in starts.items():
-        where = {"out": str(out / name.replace(" ", "-"))}
-        settings = config.resolve(str(place.settings), {**asked, "from": start, **where})
+        folder = Folder(out / name.replace(" ", "-"))
+        settings = config.resolve(str(place.settings), {**asked, "from": start, "out": str(folder.path)})
         settings, data, shares = divided(settings)
         views = views_of(data, shares, settings.seed, shares.names)
-        curve = Curve(views, choose_ruler(data.name, []), samples)
-        curves[name] = curve.by_round
-        begin(settings, None, _Both(curve, watch) if watch else curve)
-        _draw(curves, curve.ruler, out / "adaptation.png")
-        tree = {"from": str(run), "to": to, "ruler": curve.ruler, "samples": samples, "curves": curves}
-        write_atomically(out / "adaptation.json", (json.dumps(tree, indent=1) + "\n").encode())
-        _grid(out / f"{name.replace(' ', '-')}.png", curve, views)
+        ruler = choose_ruler(data.name, [])
+
+        def keep(ruler: str = ruler) -> None:
+            write_atomically(
+                out / "adaptation.json",
+                (json.dumps({**about, "ruler": ruler, "curves": curves}, indent=1) + "\n").encode(),
+            )
+
+        curve = Curve(views, ruler, samples, curves.setdefault(name, {}), keep)
+        both = _Both(curve, watch) if watch else curve
+        resume(folder.path, watch=both) if folder.settings.exists() else begin(settings, None, both)
+        _draw(curves, ruler, out / "adaptation.png")
+        _grid(out / f"{folder.path.name}.png", curve, views)
     return curves
+
+
+def _kept(path: Path, about: dict[str, Any]) -> dict[str, dict[int, dict[str, float]]]:
+    """The curves of the same adaptation, as far as an earlier one came."""
+    if not path.exists():
+        return {}
+    tree = json.loads(path.read_text("utf-8"))
+    if other := [key for key, value in about.items() if tree.get(key) != value]:
+        raise VitrailError(f"{path} is of another {', '.join(other)}; give another --out, or remove it")
+    return {name: {int(n): found for n, found in by.items()} for name, by in tree["curves"].items()}
 
 
 class _Both(Nobody):
@@ -130,11 +150,14 @@ def _grid(path: Path, curve: Curve, views: Views, columns: int = 12) -> None:
     server = store.load(folder.checkpoint)["federation"]["server"]
     rows = []
     for k, name in enumerate(views.names):
+        if not private_file(folder.clients, name).exists():
+            continue  # was never asked
         order = Rng((0,)).child("pictures of new clients").numpy().permutation(len(views.test.client))
         real = views.test.pictures.pixels[order[views.test.client[order] == k][:columns]]
         made = curve.plan.method.products(server, store.load(private_file(folder.clients, name))["state"])["generator"]
         rows += [torch.from_numpy(real).float() / 255, open_model(made, curve.plan.data.classes).sample(2 * columns)]
-    write_grid(path, torch.cat(rows), columns)
+    if rows:
+        write_grid(path, torch.cat(rows), columns)
 
 
 def _draw(curves: dict[str, dict[int, dict[str, float]]], ruler: str, path: Path) -> None:
@@ -145,10 +168,10 @@ def _draw(curves: dict[str, dict[int, dict[str, float]]], ruler: str, path: Path
     FigureCanvasAgg(figure)
     ax = figure.add_subplot()
     for (what, by_round), line in zip(curves.items(), ("-", "--"), strict=False):
-        names: Sequence[str] = list(next(iter(by_round.values()), {}))
+        names: Sequence[str] = sorted({name for values in by_round.values() for name in values})
         for k, name in enumerate(names):
-            y = [values[name] for values in by_round.values() if name in values]
-            ax.plot(list(by_round)[-len(y) :], y, line, label=f"{name}, {what}", color=f"C{k}")
+            seen = {n: values[name] for n, values in by_round.items() if name in values}
+            ax.plot(list(seen), list(seen.values()), line, label=f"{name}, {what}", color=f"C{k}")
     ax.set_xlabel("round")
     ax.set_ylabel(f"Fréchet distance ({ruler})")
     ax.set_yscale("log")

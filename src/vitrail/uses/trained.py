@@ -100,6 +100,8 @@ def open_run(run: str | Path, given: Any = None) -> Opened:
     settings = config.resolve(str(place.settings), {})
     if settings.method != "padpaf":
         raise VitrailError(f"{run} is a run of method {settings.method}; content and style are apart in padpaf alone")
+    if settings.shared != "content":  # type: ignore[attr-defined]
+        raise VitrailError(f"{run} shared {settings.shared}; content and style are apart with shared=content alone")  # type: ignore[attr-defined]
     if not place.checkpoint.exists():
         raise VitrailError(f"{run} has finished no round yet; `vitrail resume {run}` goes on with it")
     settings, data, shares = divided(settings, given)

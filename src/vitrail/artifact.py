@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,11 +179,11 @@ def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | Non
         raise Malformed(f"its model does not fit together ({type(e).__name__}: {e})") from e
 
 
-def load(path: str | Path) -> Generator:
-    """Load a generator from a model file, or from a run's folder."""
+def load(path: str | Path, change: Callable[[Model], Model] = lambda model: model) -> Generator:
+    """Load a generator from a model file, or from a run's folder; `change` is made before it is opened."""
     path, tree = _read(Path(path), MODEL)
     try:
-        return open_model(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
+        return open_model(change(Model(tree["kind"], tree["model"])), tree["names"], tree["about"])
     except Malformed as e:
         raise Malformed(f"{path}: {e}") from e
 

@@ -107,21 +107,28 @@ def sample(
     out: Annotated[
         str, typer.Option("-o", "--out", help="grid.png, or data.npz for arrays (images, labels)")
     ] = "grid.png",
-    client: Annotated[str | None, typer.Option(help="this client's own generator, of a run's folder")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="this client's own generator: its name, of a run's folder, or its private file")
+    ] = None,
     content_seed: Annotated[int | None, typer.Option(min=0, help="padpaf: one content for all pictures")] = None,
     style_seed: Annotated[int | None, typer.Option(min=0, help="padpaf: one style for all pictures")] = None,
 ) -> None:
     """Draw pictures from a trained generator: MODEL is a model file or a run's folder.
 
     `vitrail sample runs/x --client client-3 --content-seed 7` draws one content in many styles of that client.
+
+    `vitrail sample models/ID.safetensors --client runs/ID/north.safetensors` does so on a node, from its two files.
     """
     from pathlib import Path
 
     from vitrail.artifact import load
     from vitrail.errors import VitrailError
-    from vitrail.personal import fixed, load_personal
+    from vitrail.personal import fixed, load_joined, load_personal
 
-    generator = load(model) if client is None else load_personal(model, client)
+    if client is None:
+        generator = load(model)
+    else:
+        generator = (load_joined if client.endswith(".safetensors") else load_personal)(model, client)
     if content_seed is not None or style_seed is not None:
         generator = fixed(generator, content_seed, style_seed)
     path = Path(out)

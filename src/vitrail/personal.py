@@ -9,9 +9,11 @@ from vitrail import config
 from vitrail import state as store
 from vitrail.artifact import Generator, load, open_model
 from vitrail.engines.client import private_file
-from vitrail.errors import VitrailError, nearest
+from vitrail.errors import Malformed, VitrailError, nearest
 from vitrail.folder import Folder
 from vitrail.methods.base import Model, Task
+from vitrail.nets.flat import from_vector, vector_size
+from vitrail.nets.padpaf import Content, Style
 
 
 def load_personal(run: str | Path, client: str) -> Generator:
@@ -21,6 +23,33 @@ def load_personal(run: str | Path, client: str) -> Generator:
         method = config.resolve(str(Folder(Path(run)).settings), {}).method
         raise VitrailError(f"--client {client}: with method={method} clients have no generator of their own")
     return generator
+
+
+def load_joined(model: str | Path, private: str | Path) -> Generator:
+    """A client's generator from two files, as a node has them: the model that all got, and what this client keeps."""
+    kept = store.load(Path(private))
+    own = kept.get("state") if isinstance(kept, dict) else None
+    own = own.get("personal", own) if isinstance(own, dict) else {}  # Ditto's v_k
+    if not isinstance(own, dict) or "style" not in own:
+        raise VitrailError(f"--client {private}: it holds no style; give a private file of padpaf or ditto")
+
+    def joined(shared: Model) -> Model:
+        if shared.kind != "padpaf":
+            raise Malformed(f"a model of kind {shared.kind!r} takes no style; give that of the same run")
+        tree = dict(shared.tree)
+        content = Content(
+            tuple(tree["shape"]), tree["classes"], tree["width"], tree["latent"], tree["label_maps"] == "federated"
+        )
+        nets = {"content": content, "style": Style(content, tree["style_depth"])}
+        for name, vector in (("content", own.get("generator")), ("style", own["style"])):
+            if vector is not None and vector.size != vector_size(nets[name]):
+                raise Malformed(f"{private} has another size of {name}; give the private file of the same run")
+            if vector is not None:
+                tree[name] = from_vector(nets[name], vector).state_dict()
+        return Model(shared.kind, tree)
+
+    generator = load(model, joined)
+    return replace(generator, about={**generator.about, "client": Path(private).stem})
 
 
 def load_of_client(run: str | Path, client: str) -> Generator:

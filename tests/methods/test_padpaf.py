@@ -19,7 +19,7 @@ from vitrail.methods.padpaf_losses import OFF_DIAGONAL, barlow_twins, d_loss, g_
 from vitrail.nets.flat import tensor_sizes, to_vector
 from vitrail.nets.padpaf import initialise
 from vitrail.nets.padpaf_discriminator import settle
-from vitrail.personal import fixed, load_personal
+from vitrail.personal import fixed, load_joined, load_personal
 from vitrail.rng import Rng
 from vitrail.state import load as load_state
 from vitrail.state import pack
@@ -323,6 +323,31 @@ def test_a_clients_generator_is_loaded_from_a_runs_folder(tmp_path):
     plain = vitrail.train("dpfedgan", width=4, z=8, batch=64, g_steps=1, out=str(tmp_path / "plain"), **tiny)
     with pytest.raises(VitrailError, match="no generator of their own"):
         load_personal(plain.folder, "client-0")
+
+
+@pytest.mark.parametrize("name", ["padpaf", "ditto", "padpafvae"])
+def test_a_node_joins_the_model_it_got_with_its_private_file(name, tmp_path):
+    run = vitrail.train(
+        name, data="digits", size=8, partition="domains:invert,blur", width=4, latent=8, rounds=1, workers=1,
+        out=str(tmp_path / "run"), measure_every=0, labels="ignore",
+    )  # fmt: skip
+    model, private = tmp_path / "model.safetensors", tmp_path / "north.safetensors"
+    model.write_bytes((run.folder / "model.safetensors").read_bytes())
+    private.write_bytes((run.folder / "clients" / "invert.safetensors").read_bytes())
+    joined = load_joined(model, private)
+    assert joined.sample(6, seed=3).equal(load_personal(run.folder, "invert").sample(6, seed=3))
+    assert not joined.sample(6, seed=3).equal(load(model).sample(6, seed=3))
+    assert fixed(joined, content=1).sample(2).shape == (2, 1, 8, 8)
+    drawn = CliRunner().invoke(app, ["sample", str(model), "--client", str(private), "-o", str(tmp_path / "g.png")])
+    assert drawn.exit_code == 0, drawn.output
+    with pytest.raises(VitrailError, match="holds no style"):
+        load_joined(model, model)
+    if name == "padpaf":
+        method = quick("padpaf", width=8)
+        other = method.products(method.server_init(Rng((1,))))["generator"]
+        save_model(tmp_path / "other.safetensors", other, CLASSES, {})
+        with pytest.raises(VitrailError, match="the same run"):
+            load_joined(tmp_path / "other.safetensors", private)
 
 
 def test_the_command_line_draws_from_a_client(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Full-GAN sharing: psfedgan's GANs by psfedgan's steps, G in plain sight, and so more than twice the bytes."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.errors import Malformed, VitrailError
 from vitrail.methods.base import Incoming, Task
 from vitrail.methods.psfedgan_user import train
-from vitrail.nets.flat import from_vector, to_vector
+from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.rng import Rng
 from vitrail.state import load as load_state
 from vitrail.wire.message import Header, Kind, Message, decode, encode, make_part
@@ -139,3 +139,15 @@ def test_with_dp_sgd_neither_labels_nor_losses_leave():
 def test_a_gan_that_is_no_longer_finite_stays_with_its_client():
     with pytest.raises(VitrailError, match="lower lr"):
         one_round(small(lr=1e30, steps=4))
+
+
+@pytest.mark.parametrize("name", ["fullgan", "psfedgan"])
+def test_what_no_message_can_carry_is_refused_before_anything_is_trained(name):
+    large = Task((1, 32, 32), 10, 20, 10)
+    with pytest.raises(VitrailError, match=r"steps=1000: .* use fewer steps"):
+        replace(quick(name, steps=1000, width=64, d_width=128), task=large).declares()
+    fits = replace(quick(name, steps=100, width=64, d_width=64), task=large)
+    parts = fits.declares()
+    D = vector_size(fits.discriminator(fits.architecture))
+    assert 4 * 100 * D > 2**28
+    assert parts["discriminators"].most_bytes >= 4 * 100 * D, "what is declared is taken"

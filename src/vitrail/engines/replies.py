@@ -83,8 +83,8 @@ def _check(part: Part, declared: Mapping[str, Declared], server: State) -> Array
     d = declared.get(part.name)
     if d is None or (d.how == "relay") != bool(part.peer):
         raise Malformed(f"part {part.name!r} is not declared")
-    if len(part.payload) > d.limit_bytes:
-        raise Malformed(f"part {part.name!r} has {len(part.payload):,} bytes; at most {d.limit_bytes:,} are taken")
+    if len(part.payload) > d.most_bytes:
+        raise Malformed(f"part {part.name!r} has {len(part.payload):,} bytes; at most {d.most_bytes:,} are taken")
     a = part.array()
     if d.unpack is not None and part.codec == d.codec:
         a = d.unpack(server, a)

@@ -51,9 +51,14 @@ class Declared:
     size: int | None  # number of elements; None: any, up to `limit_bytes`
     limit: float = 2.0**16  # largest magnitude of an element of a sum; a larger one is refused
     least: float = -math.inf  # the smallest element of a sum, where it is not minus the limit
-    limit_bytes: int = 2**28
+    limit_bytes: int = 2**28  # of a part of any size; one of a known size has room for its elements
     unpack: Callable[[State, Array], Array] | None = None  # from bytes, coded under the server's state, to the numbers
     numbers: int | None = None  # how many an `each` part stands for that is coded to bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """How many bytes of it are taken, coded in whatever way."""
+        return self.limit_bytes if self.size is None else 16 * self.size + 2**10
 
     @property
     def bits(self) -> bool:

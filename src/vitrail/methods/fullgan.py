@@ -43,6 +43,7 @@ class FullGan(LocalGan):
     def declares(self) -> Mapping[str, Declared]:
         with torch.device("meta"):
             sizes = vector_size(self.generator()), vector_size(self.discriminator(self.architecture))
+        self.fits(self.steps * sum(sizes))
         parts = {
             "generators": Declared("each", "float32", self.steps * sizes[0]),
             "discriminators": Declared("each", "float32", self.steps * sizes[1]),

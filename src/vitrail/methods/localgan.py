@@ -30,6 +30,7 @@ from vitrail.privacy.mechanism import Mechanism
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire.codecs import Array
+from vitrail.wire.message import LARGEST
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,15 @@ class LocalGan(LocalGanSettings):
         with torch.device("meta"):
             dpsgd.check(self.discriminator(self.architecture))
         return dpsgd.mechanism(self.clip, self.sample_rate, self.steps * self.d_steps, self.leaves)
+
+    def fits(self, numbers: int) -> int:
+        """How many bytes so many float32 take, if one message can carry them."""
+        if 4 * numbers > LARGEST - 2**20:
+            raise VitrailError(
+                f"steps={self.steps}: {4 * numbers:,} bytes in one message; at most {LARGEST:,} travel: use fewer "
+                "steps, and more rounds, or narrower networks"
+            )
+        return 4 * numbers
 
     def declares_besides(self) -> dict[str, Declared]:
         """Labels and losses, where they may be said."""

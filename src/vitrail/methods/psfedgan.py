@@ -46,6 +46,7 @@ from vitrail.state import State
 from vitrail.wire.codecs import Array
 
 DIGEST = 32  # bytes of a key, and of a digest
+D_BYTES = 2**28  # what a client's discriminators may take, where it has others than the run's
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,13 @@ class PsFedGan(PsFedGanSettings, LocalGan):
     def declares(self) -> Mapping[str, Declared]:
         codec = "float32" if self.d_coding == "plain" else "bytes"
         numbers = self.steps * sum(self.coding(self.architecture).sizes)
+        most = max(D_BYTES, self.fits(numbers))
         parts = {
             "digest": Declared("each", "bytes", DIGEST),
             "generation": Declared("each", "int32", 1),
             "seed": Declared("each", "seed", 1),
             "architecture": Declared("each", "bytes", None, limit_bytes=40),
-            "discriminators": Declared("each", codec, None, numbers=numbers),
+            "discriminators": Declared("each", codec, None, limit_bytes=most, numbers=numbers),
             "metric.sent_back": Declared("sum", "float32", 1),
         }
         if self.key_from == "agree":

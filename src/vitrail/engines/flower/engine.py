@@ -138,8 +138,7 @@ def largest_reply(method: Method) -> int:
     clients = method.task.clients
     total = 2**20 + 2**10 * clients
     for d in declared.values():
-        most = d.limit_bytes if d.size is None else min(d.limit_bytes, 16 * d.size + 2**10)
-        total += prod((most, clients if d.how == "relay" else 1))
+        total += prod((d.most_bytes, clients if d.how == "relay" else 1))
     return min(total, LARGEST)
 
 

@@ -70,6 +70,23 @@ def test_private_files_are_the_owners_and_the_model_is_not(plan, tmp_path):
     assert not (place / "runs" / terms.id / "pictures").exists()  # nothing of them stays beyond the run
 
 
+def test_a_nodes_owner_may_choose_its_discriminator(tmp_path):
+    settings = {
+        **QUICK["psfedgan"],
+        "data": "digits",
+        "size": 8,
+        "clients": 3,
+        "rounds": 2,
+        "out": str(tmp_path / "run"),
+    }
+    terms = Terms.of(prepare(config.resolve("psfedgan", settings)))
+    chosen = node(tmp_path, **SHARE, discriminator="dense:6").client(terms).method
+    assert chosen.of("client-1").architecture == "dense:6"
+    assert chosen.of("client-0").architecture == f"dcgan:{QUICK['psfedgan']['d_width']}"
+    with pytest.raises(VitrailError, match="d_own"):
+        node(tmp_path, **SHARE, discriminator="resnet:6").client(terms).method.of("client-1")
+
+
 def test_why_pictures_cannot_be_read_stays_on_the_node(plan, tmp_path, capfd):
     ours = node(tmp_path, data=f"folder:{tmp_path / 'nowhere'}")
     with pytest.raises(VitrailError) as refused:

@@ -418,6 +418,23 @@ def test_a_client_may_have_a_discriminator_of_its_own_and_change_it(own):
     assert np.array_equal(server["twins"]["a"]["generator"], state["now"]["generator"])
 
 
+def test_clients_with_discriminators_of_their_own_train_beside_the_others(tmp_path):
+    method = small(d_own="client-1=dense:5, client-2=dcgan:7")
+    fed, outcomes, _ = federate(method, tmp_path, rounds=2)
+    assert all(len(o.answered) == 3 for o in outcomes if o.asked), outcomes[0].left_out
+    named = {client: twin["architecture"] for client, twin in fed.server["twins"].items()}
+    assert named == {"client-0": method.architecture, "client-1": "dense:5", "client-2": "dcgan:7"}
+    for client, twin in fed.server["twins"].items():
+        private = load_state(tmp_path / f"{client}.safetensors")["state"]["now"]
+        assert np.array_equal(twin["generator"], private["generator"])
+
+
+@pytest.mark.parametrize("wrong", ["client-1=resnet:4", "client-1=dcgan", "dense:5"])
+def test_a_discriminator_that_cannot_be_built_is_refused_before_the_run(wrong):
+    with pytest.raises(VitrailError, match=r"d_own=.*write NAME=dense:32"):
+        small(d_own=wrong).declares()
+
+
 def test_another_runs_generators_cannot_be_taken_over():
     with pytest.raises(VitrailError, match="resume"):
         small().server_init(Rng((1,)), None, {"twins": {}})

@@ -26,9 +26,11 @@ class LocalGanSettings(Private):
     width: Annotated[int, Field(ge=4, le=512, description="G's channels in the layer nearest to the picture")] = 16
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     d_kind: Annotated[
-        Literal["dcgan", "dense"], Field(description="D's architecture; psfedgan: a client may have its own")
+        Literal["dcgan", "dense"], Field(description="D's architecture; psfedgan: a client may have its own (d_own)")
     ] = "dcgan"
-    d_width: Annotated[int, Field(ge=1, le=512, description="D's width; psfedgan: a client may have its own")] = 16
+    d_width: Annotated[
+        int, Field(ge=1, le=512, description="D's width; psfedgan: a client may have its own (d_own)")
+    ] = 16
     lr: Annotated[float, Field(gt=0, description="G's learning rate, by Adam")] = 2e-3
     d_lr: Annotated[float, Field(gt=0, description="D's learning rate, by Adam")] = 1e-3
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5

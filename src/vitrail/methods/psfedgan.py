@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 
 from vitrail.data.pictures import Pictures
-from vitrail.errors import Malformed
+from vitrail.errors import Malformed, VitrailError
 from vitrail.methods import psfedgan_message as messages
 from vitrail.methods import psfedgan_twin as twins
 from vitrail.methods import psfedgan_user as user
@@ -63,6 +63,8 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         codec = "float32" if self.d_coding == "plain" else "bytes"
         numbers = self.steps * sum(self.coding(self.architecture).sizes)
         most = max(D_BYTES, self.fits(numbers))
+        for name in self.own_discriminators:
+            self.of(name)  # what cannot be built shows here
         parts = {
             "digest": Declared("each", "bytes", DIGEST),
             "generation": Declared("each", "int32", 1),
@@ -76,6 +78,25 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         return parts | self.declares_besides()
 
     # -- both sides -----------------------------------------------------------------------------------------------
+
+    @property
+    def own_discriminators(self) -> dict[str, str]:
+        """The architecture of each client that has another D_u than the others."""
+        pairs = [word.strip().rpartition("=") for word in self.d_own.split(",") if word.strip()]
+        return {name.strip(): architecture.strip() for name, _, architecture in pairs}
+
+    def of(self, client: str) -> PsFedGan:
+        """The method as a client plays it, with a D_u of its own where it has one."""
+        architecture = self.own_discriminators.get(client)
+        if architecture is None:
+            return self
+        try:
+            with torch.device("meta"):
+                self.discriminator(architecture if client else "")
+        except Malformed as e:
+            raise VitrailError(f"d_own={self.d_own}: {e}; write NAME=dense:32, say") from e
+        kind, _, width = architecture.partition(":")
+        return replace(self, d_kind=kind, d_width=int(width), d_own="")  # type: ignore[arg-type]
 
     def coding(self, architecture: str) -> Coding:
         """How D's of an architecture travel."""
@@ -143,4 +164,4 @@ class PsFedGan(PsFedGanSettings, LocalGan):
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, user side, for all steps of one message."""
-        return user.client_round(self, state, message, data, rng)
+        return user.client_round(self.of(state["name"]), state, message, data, rng)

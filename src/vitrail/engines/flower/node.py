@@ -99,6 +99,7 @@ class Node:
     partition: str = ""  # for trials: this node holds one share of the data, as a simulated client would
     partition_id: int = 0
     num_partitions: int = 1
+    discriminator: str = ""  # psfedgan: the architecture of its own D, such as dense:32
     server_key: str = ""  # the public key of the server whose requests it answers, or a file of it; none: anybody's
     policy: Policy = field(default_factory=Policy)  # of the keys that privacy/policy.py reads
 
@@ -160,9 +161,12 @@ class Node:
         """This node as a client of a run."""
         from vitrail.determinism import device_for
         from vitrail.engines.client import Client
+        from vitrail.methods.psfedgan import PsFedGan
         from vitrail.privacy.budget import Budget
 
         method = terms.method(device_for(self.device))
+        if self.discriminator and isinstance(method, PsFedGan):
+            method = replace(method, d_own=f"{self.name}={self.discriminator}")
         s, folder = terms.common(), self._begun(terms)
         rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
         budget = None

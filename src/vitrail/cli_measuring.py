@@ -139,12 +139,12 @@ def compare(
     from pathlib import Path
 
     from vitrail import config
-    from vitrail.compare import Asked, entries, only, place_name
+    from vitrail.compare import Asked, entries, place_name
     from vitrail.comparing import play_comparison
 
     whats = [w for w in configs if "=" not in w]
     changed = dict(map(config.parse_override, (w for w in configs if "=" in w)))
-    found = only(entries(whats, changed), only_)
+    found = entries(whats, changed, only_)
     place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in whats))))
     asked = Asked(best, n, [name.strip() for name in metrics.split(",")], fid_n, clients)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import product
@@ -51,43 +51,61 @@ class Asked:
     clients: bool = False  # every client's own generator, too
 
 
-def entries(whats: Sequence[str], overrides: Mapping[str, Any]) -> list[Entry]:
+def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*") -> list[Entry]:
     """The lines of a comparison from methods' names and files; a file's [[runs]] each make one.
 
     A table with methods' names, such as [prism] or ["fedavg, fedprox"], holds settings of their runs alone. Every
     run is played in each setting of [each]: with "Split-1" = {partition = "classes:1"}, FedAvg as "Split-1, FedAvg".
+    `only` names some of them; overrides must fit these alone.
 
     >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
     [('prism', 4), ('fedgan', 4)]
+    >>> [e.name for e in entries(["prism", "fedgan", "fedavg"], {"sync": "g"}, "fedg*")]
+    ['fedgan']
     """
     if not whats:
         raise VitrailError("there is nothing to compare; name methods or files, such as `vitrail compare prism fedgan`")
     if given := [name for name in FREELY if name in overrides]:
         raise VitrailError(f"{given[0]} is set by the comparison; give --seeds and --out instead")
-    found: list[Entry] = []
-    for what in whats:
-        common = config.read(what)
-        runs = common.pop("runs", [{}])
-        tables = _tables(common)
-        if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
-            raise VitrailError(f"{what}: runs must be tables, each [[runs]] with a name and the settings that differ")
-        each = common.pop("each", {"": {}})
-        if not isinstance(each, dict) or not each or not all(isinstance(e, dict) for e in each.values()):
-            raise VitrailError(f'{what}: [each] holds names with settings, such as "IID" = {{partition = "iid"}}')
-        for (where, setting), own in product(each.items(), runs):
-            name = ", ".join(filter(None, (where, str(own.get("name", Path(what).stem)))))
-            values = {**common, **setting, **own, **overrides}
-            values = {**tables.get(str(values.get("method")), {}), **values}
-            values = {k: v for k, v in values.items() if k not in ("name", *FREELY)}
-            try:
-                found.append(Entry(name, config.resolve(values, {}), where))
-            except VitrailError as e:
-                raise VitrailError(f"{what}, {name}: {e}") from e
-    names = [place_name(e.name) for e in found]
-    for entry, name in zip(found, names, strict=True):
+    lines = [line for what in whats for line in _lines(what, overrides)]
+    names = [place_name(line.name) for line in lines]
+    for line, name in zip(lines, names, strict=True):
         if names.count(name) > 1 or not name.strip("."):
-            raise VitrailError(f"a run is called {entry.name!r}; give each [[runs]] a name of its own, with letters")
+            raise VitrailError(f"a run is called {line.name!r}; give each [[runs]] a name of its own, with letters")
+    found: list[Entry] = []
+    for line in _chosen(lines, only):
+        try:
+            found.append(Entry(line.name, config.resolve(line.values, {}), line.where))
+        except VitrailError as e:
+            raise VitrailError(f"{line.what}, {line.name}: {e}") from e
     return found
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A run as a file has it, not yet read."""
+
+    what: str
+    name: str
+    where: str
+    values: dict[str, Any]
+
+
+def _lines(what: str, overrides: Mapping[str, Any]) -> Iterator[_Line]:
+    """All runs of a file, in each of its settings."""
+    common = config.read(what)
+    runs = common.pop("runs", [{}])
+    tables = _tables(common)
+    if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
+        raise VitrailError(f"{what}: runs must be tables, each [[runs]] with a name and the settings that differ")
+    each = common.pop("each", {"": {}})
+    if not isinstance(each, dict) or not each or not all(isinstance(e, dict) for e in each.values()):
+        raise VitrailError(f'{what}: [each] holds names with settings, such as "IID" = {{partition = "iid"}}')
+    for (where, setting), own in product(each.items(), runs):
+        name = ", ".join(filter(None, (where, str(own.get("name", Path(what).stem)))))
+        values = {**common, **setting, **own, **overrides}
+        values = {**tables.get(str(values.get("method")), {}), **values}
+        yield _Line(what, name, where, {k: v for k, v in values.items() if k not in ("name", *FREELY)})
 
 
 def _tables(common: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -106,21 +124,19 @@ def _tables(common: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def only(found: Sequence[Entry], patterns: str) -> list[Entry]:
+def _chosen(lines: Sequence[_Line], patterns: str) -> list[_Line]:
     """The lines whose name matches one of the patterns, by semicolons; * stands for anything.
 
-    >>> [e.name for e in only(entries(["prism", "fedgan", "fedavg"], {}), "fed*; prism")]
-    ['prism', 'fedgan', 'fedavg']
-    >>> only(entries(["prism", "fedgan"], {}), "padpaf")
+    >>> entries(["prism", "fedgan"], {}, "padpaf")
     Traceback (most recent call last):
     vitrail.errors.VitrailError: --only padpaf: no run is called so; there are 'prism', 'fedgan'
     """
     wanted = [pattern.strip() for pattern in patterns.split(";") if pattern.strip()]
     for pattern in wanted:
-        if not any(fnmatchcase(e.name, pattern) for e in found):
-            names = ", ".join(repr(e.name) for e in found)
+        if not any(fnmatchcase(line.name, pattern) for line in lines):
+            names = ", ".join(repr(line.name) for line in lines)
             raise VitrailError(f"--only {pattern}: no run is called so; there are {names}")
-    return [e for e in found if any(fnmatchcase(e.name, pattern) for pattern in wanted)]
+    return [line for line in lines if any(fnmatchcase(line.name, pattern) for pattern in wanted)]
 
 
 def place_name(name: str) -> str:

@@ -69,7 +69,7 @@ def test_from_one_start_it_is_psfedgans_user_to_the_bit():
     after, rows, *_ = train(ps, start, data, Rng((2, 0)).child("z").seed(), Rng((2, 0)))
     assert np.array_equal(reply.parts["discriminators"], rows)
     assert np.array_equal(reply.parts["generators"][-1], after["generator"])
-    assert {f.name for f in fields(ps)} - {f.name for f in fields(full)} == {"d_coding", "key_from"}
+    assert {f.name for f in fields(ps)} - {f.name for f in fields(full)} == {"d_coding", "d_own", "key_from"}
 
 
 def reply_bytes(name, **settings):

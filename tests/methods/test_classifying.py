@@ -244,11 +244,11 @@ def losing(method, folder, *lost, quorum=1, rounds=4):
     return fed, outcomes, states
 
 
-@pytest.mark.parametrize("quorum", [1, 3])
-def test_scaffolds_c_stays_the_mean_of_all_c_i_whatever_is_lost(quorum, tmp_path):
-    fed, outcomes, states = losing(
-        quick("scaffold", rounds=4), tmp_path, (0, "client-1"), (2, "client-0"), quorum=quorum
-    )
+@pytest.mark.parametrize(("quorum", "secure"), [(1, 0), (3, 0), (1, 2)])
+def test_scaffolds_c_stays_the_mean_of_all_c_i_whatever_is_lost(quorum, secure, tmp_path):
+    method = quick("scaffold", rounds=4)
+    method = replace(method, task=replace(method.task, secure=secure))
+    fed, outcomes, states = losing(method, tmp_path, (0, "client-1"), (2, "client-0"), quorum=quorum)
     assert [bool(o.void) for o in outcomes] == [quorum == 3, False, quorum == 3, False]
     mean = np.mean([states[c]["control"] for c in states], 0)
     assert np.abs(mean).max() > 0.05

@@ -65,6 +65,7 @@ def test_a_file_of_several_runs_gives_one_entry_each_and_overrides_change_all(fi
 
 def test_every_run_is_played_in_each_setting_and_says_so_in_its_name(tmp_path):
     text = """clients = 4
+    rounds = 2
     ["fedavg, fedprox"]
     rounds = 3
     [fedprox]
@@ -85,7 +86,7 @@ def test_every_run_is_played_in_each_setting_and_says_so_in_its_name(tmp_path):
     assert [e.name for e in found] == ["one class, FedAvg", "one class, FedProx", "IID, FedAvg", "IID, FedProx"]
     assert [e.settings.partition for e in found] == ["classes:1", "classes:1", "iid", "iid"]
     assert [e.settings.clients for e in found] == [10, 5, 4, 5], "a run's own word counts most"
-    assert [e.settings.rounds for e in found] == [3, 3, 3, 3]
+    assert [e.settings.rounds for e in found] == [3, 3, 3, 3], "a method's table counts more than what all have"
     assert [getattr(e.settings, "mu", None) for e in found] == [None, 0.5, None, 0.5]
 
 

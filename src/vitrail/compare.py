@@ -103,8 +103,8 @@ def _lines(what: str, overrides: Mapping[str, Any]) -> Iterator[_Line]:
         raise VitrailError(f'{what}: [each] holds names with settings, such as "IID" = {{partition = "iid"}}')
     for (where, setting), own in product(each.items(), runs):
         name = ", ".join(filter(None, (where, str(own.get("name", Path(what).stem)))))
-        values = {**common, **setting, **own, **overrides}
-        values = {**tables.get(str(values.get("method")), {}), **values}
+        method = str({**common, **setting, **own, **overrides}.get("method"))
+        values = {**common, **tables.get(method, {}), **setting, **own, **overrides}
         yield _Line(what, name, where, {k: v for k, v in values.items() if k not in ("name", *FREELY)})
 
 

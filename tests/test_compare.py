@@ -146,6 +146,9 @@ def test_runs_in_several_settings_also_stand_side_by_side(played):
     assert table.columns == ["fd-vitrail ↓", "few", "many"]
     ours, theirs = (standings([e], ASKED).rows[0][2] for e in (a, b))
     assert table.rows == [["A", ours, theirs], ["B", theirs, ""]]
+    other = [[replace(m, extractor="another") for m in ms] for ms in b.found]
+    (table,) = by_settings([*found[:2], replace(found[2], found=other)])
+    assert table.rows == [["A", ours, theirs], ["B", theirs, ""]], "other data may have another network"
     assert by_settings([a, b]) == []
 
 

@@ -54,10 +54,14 @@ def by_settings(found: Sequence[Entry]) -> list[Table]:
         lines.setdefault(e.name.removeprefix(f"{e.where}, "), {})[e.where] = e
     note = "± and brackets as above; empty: not played."
     tables = []
-    for name, by in (k for k in _keys(found) if k[0] not in HIDDEN and OF not in k[0]):
-        cells = [[_over_seeds(at[p], (name, by)) if p in at else "" for p in places] for at in lines.values()]
+    for name in dict.fromkeys(n for n, _ in _keys(found) if n not in HIDDEN and OF not in n):
+        keys = [key for key in _keys(found) if key[0] == name]  # other data may have another network
+        cells = [
+            [next((cell for k in keys if p in at and (cell := _over_seeds(at[p], k))), "") for p in places]
+            for at in lines.values()
+        ]
         rows = [[run, *row] for run, row in zip(lines, cells, strict=True)]
-        title = f"{name} {_arrow(found, (name, by))}"
+        title = f"{name} {_arrow(found, keys[0])}"
         tables.append(Table(title, [title, *places], rows, note))
     return tables
 

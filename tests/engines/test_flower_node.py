@@ -81,10 +81,10 @@ def test_a_nodes_owner_may_choose_its_discriminator(tmp_path):
     }
     terms = Terms.of(prepare(config.resolve("psfedgan", settings)))
     chosen = node(tmp_path, **SHARE, discriminator="dense:6").client(terms).method
-    assert chosen.of("client-1").architecture == "dense:6"
-    assert chosen.of("client-0").architecture == f"dcgan:{QUICK['psfedgan']['d_width']}"
-    with pytest.raises(VitrailError, match="d_own"):
-        node(tmp_path, **SHARE, discriminator="resnet:6").client(terms).method.of("client-1")
+    assert chosen.architecture == "dense:6"
+    assert node(tmp_path, **SHARE).client(terms).method.architecture == f"dcgan:{QUICK['psfedgan']['d_width']}"
+    with pytest.raises(VitrailError, match="'resnet:6' is not known"):
+        node(tmp_path, **SHARE, discriminator="resnet:6").client(terms)
 
 
 def test_why_pictures_cannot_be_read_stays_on_the_node(plan, tmp_path, capfd):

@@ -196,6 +196,14 @@ def test_an_adaptation_that_was_stopped_goes_on_and_keeps_its_curve(folder, tmp_
     assert adapt(folder, to, 3, tmp_path / "cut", scratch=False, samples=samples) == whole
     with pytest.raises(VitrailError, match="of another rounds"):
         adapt(folder, to, 4, tmp_path / "cut", scratch=False, samples=samples)
+    kept = tmp_path / "cut" / "adaptation.json"
+    tree = json.loads(kept.read_text())
+    del tree["curves"]["adapted"]["3"]  # killed between the last checkpoint and the look at it
+    kept.write_text(json.dumps(tree))
+    assert adapt(folder, to, 3, tmp_path / "cut", scratch=False, samples=samples) == whole
+    kept.unlink()
+    with pytest.raises(VitrailError, match=r"holds runs, but no adaptation\.json"):
+        adapt(folder, to, 3, tmp_path / "cut", scratch=False, samples=samples)
 
 
 def test_settings_that_fit_the_earlier_clients_alone_are_not_carried_over(tmp_path):

@@ -9,7 +9,7 @@ Answers are kept in a journal until the next checkpoint. A server that is killed
 finds them there; so a client is at most one round ahead of what the server knows, and for that round it has a reply
 stored, as ever.
 
-With secure aggregation, or parts for other clients, there is a barrier.
+With secure aggregation, parts for other clients, or replies that are acknowledged, there is a barrier.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def stretch(
     """
     until = min(until, method.free_rounds)
     relays = any(d.how == "relay" for d in method.declares().values())
-    if until - fed.round < 2 or method.task.secure or relays:
+    if until - fed.round < 2 or method.task.secure or relays or method.acknowledges:
         clients = chosen(fed.round)
         fed, outcome = play(method, fed, run, clients, ask, rng, quorum=quorum, tell=tell, before=before)
         yield outcome, fed

@@ -100,8 +100,9 @@ class NaiveMix(Classifying):
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """Local steps with the means that are known, and this client's own until the server has them."""
         held = {n: message.parts[n] for n in CODECS if n in message.parts} or state.get("pool", {})
-        own: State = {} if COUNTED in message.parts else state.get("own") or self.averaged(data, rng)
-        sent = own or {n: np.empty(0, np.uint8 if n == "means" else np.float32) for n in CODECS}
+        own = state.get("own") or self.averaged(data, rng)  # drawn once: other means would tell more
+        none = {n: np.empty(0, np.uint8 if n == "means" else np.float32) for n in CODECS}
+        sent = none if COUNTED in message.parts else own
         C = self.opened(message.parts["network"])
         draw = rng.child("partners").torch()
         means = torch.from_numpy(held["mean_labels"].reshape(-1, self.task.classes).copy()) if held else None

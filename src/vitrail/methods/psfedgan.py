@@ -60,17 +60,16 @@ class PsFedGan(PsFedGanSettings, LocalGan):
     )
 
     def declares(self) -> Mapping[str, Declared]:
-        codec = "float32" if self.d_coding == "plain" else "bytes"
-        numbers = self.steps * sum(self.coding(self.architecture).sizes)
-        most = max(D_BYTES, self.fits(numbers))
-        for name in self.own_discriminators:
-            self.of(name)  # what cannot be built shows here
+        users = [self, *map(self.of, self.own_discriminators)]  # what cannot be built shows here
+        numbers = [u.steps * sum(u.coding(u.architecture).sizes) for u in users]
+        most = max(D_BYTES, self.fits(max(numbers)) if self.d_coding == "plain" else 4 * max(numbers))
+        codec, coded = ("float32", None) if self.d_coding == "plain" else ("bytes", numbers[0])
         parts = {
             "digest": Declared("each", "bytes", DIGEST),
             "generation": Declared("each", "int32", 1),
             "seed": Declared("each", "seed", 1),
             "architecture": Declared("each", "bytes", None, limit_bytes=40),
-            "discriminators": Declared("each", codec, None, limit_bytes=most, numbers=numbers),
+            "discriminators": Declared("each", codec, None, limit_bytes=most, numbers=coded),
             "metric.sent_back": Declared("sum", "float32", 1),
         }
         if self.key_from == "agree":
@@ -91,10 +90,14 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         if architecture is None:
             return self
         try:
-            with torch.device("meta"):
-                self.discriminator(architecture if client else "")
-        except Malformed as e:
+            return self.with_discriminator(architecture if client else "")
+        except VitrailError as e:
             raise VitrailError(f"d_own={self.d_own}: {e}; write NAME=dense:32, say") from e
+
+    def with_discriminator(self, architecture: str) -> PsFedGan:
+        """The method of a client that prefers this D_u."""
+        with torch.device("meta"):
+            self.discriminator(architecture)  # refused where it is not known
         kind, _, width = architecture.partition(":")
         return replace(self, d_kind=kind, d_width=int(width), d_own="")  # type: ignore[arg-type]
 

@@ -57,7 +57,7 @@ class Scaffold(Classifying):
         x, c = message.parts["network"], message.parts["control"]
         counted = message.parts.get(COUNTED)
         lost = state and (counted is None or counted[0] != state["round"])
-        c_i = (state["before"] if lost else state["control"]) if state else np.zeros_like(c)
+        c_i = state["before" if lost else "control"] if state else np.zeros_like(c)
         y = self.opened(x)
         rate, correction = self.rate(message.round), _like(list(y.parameters()), c - c_i)
         batches = self.draws(data, self.local_steps, rng, self.task.device)

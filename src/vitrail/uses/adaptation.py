@@ -30,7 +30,7 @@ from vitrail.folder import Folder
 from vitrail.grid import write_grid
 from vitrail.plan import Plan, divided
 from vitrail.rng import Rng
-from vitrail.run import Nobody, Run, begin, resume
+from vitrail.run import Nobody, Together, begin, resume
 from vitrail.uses.views import Views, views_of
 
 SAMPLES = 1000
@@ -47,13 +47,18 @@ class Curve(Nobody):
     by_round: dict[int, dict[str, float]] = field(default_factory=dict)
     keep: Callable[[], None] = lambda: None  # called after each look, so that a kill loses none
 
-    def begin(self, plan: Plan, done: int) -> None:  # noqa: ARG002
+    def begin(self, plan: Plan, done: int) -> None:
+        """Look at the last round that was saved, where a kill came before the look."""
         self.plan = plan
+        self._look(done)
 
     def round(self, outcome: Outcome, row: dict[str, Any]) -> None:  # noqa: ARG002
-        """Measure the clients' generators where this round is one to look at."""
-        n, last = outcome.round + 1, self.plan.settings.rounds
-        if n in LOOKS or n % 10 == 0 or n == last:
+        self._look(outcome.round + 1)
+
+    def _look(self, n: int) -> None:
+        """Measure the clients' generators after round n, where it is one to look at."""
+        due = n in LOOKS or (n and n % 10 == 0) or n == self.plan.settings.rounds
+        if due and n not in self.by_round:
             with one_thread():
                 self.by_round[n] = self.distances()
             self.keep()
@@ -89,7 +94,8 @@ def adapt(
     few = {"per_round": None, "quorum": 1}  # of the earlier run, which had other clients
     asked = {"partition": to, "clients": len(domains), "rounds": rounds, "measure_every": 0, **few, **(overrides or {})}
     about = {"from": str(run), "to": to, "rounds": rounds, "samples": samples, "overrides": overrides or {}}
-    curves = _kept(out / "adaptation.json", about)
+    curves = _kept(out, about)
+    out.mkdir(parents=True, exist_ok=True)
     starts: dict[str, str | None] = {"adapted": str(run)} | ({"from scratch": None} if scratch else {})
     for name, start in starts.items():
         folder = Folder(out / name.replace(" ", "-"))
@@ -105,42 +111,25 @@ def adapt(
             )
 
         curve = Curve(views, ruler, samples, curves.setdefault(name, {}), keep)
-        both = _Both(curve, watch) if watch else curve
+        keep()  # what is asked, before anything is there to go on with
+        both = Together(curve, watch) if watch else curve
         resume(folder.path, watch=both) if folder.settings.exists() else begin(settings, None, both)
         _draw(curves, ruler, out / "adaptation.png")
         _grid(out / f"{folder.path.name}.png", curve, views)
     return curves
 
 
-def _kept(path: Path, about: dict[str, Any]) -> dict[str, dict[int, dict[str, float]]]:
+def _kept(out: Path, about: dict[str, Any]) -> dict[str, dict[int, dict[str, float]]]:
     """The curves of the same adaptation, as far as an earlier one came."""
+    path = out / "adaptation.json"
     if not path.exists():
+        if any(Folder(out / name).settings.exists() for name in ("adapted", "from-scratch")):
+            raise VitrailError(f"{out} holds runs, but no {path.name}; give another --out, or remove the folder")
         return {}
     tree = json.loads(path.read_text("utf-8"))
     if other := [key for key, value in about.items() if tree.get(key) != value]:
-        raise VitrailError(f"{path} is of another {', '.join(other)}; give another --out, or remove it")
+        raise VitrailError(f"{out} is of another {', '.join(other)}; give another --out, or remove the folder")
     return {name: {int(n): found for n, found in by.items()} for name, by in tree["curves"].items()}
-
-
-class _Both(Nobody):
-    """A curve, and somebody who is told of the rounds."""
-
-    def __init__(self, curve: Curve, other: Any) -> None:
-        self.watches = (curve, other)
-
-    def begin(self, plan: Plan, done: int) -> None:
-        for w in self.watches:
-            w.begin(plan, done)
-
-    def during(self, outcome: Outcome) -> None:
-        self.watches[1].during(outcome)
-
-    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
-        for w in self.watches:
-            w.round(outcome, row)
-
-    def end(self, run: Run) -> None:
-        self.watches[1].end(run)
 
 
 @torch.no_grad()

@@ -166,7 +166,7 @@ class Node:
 
         method = terms.method(device_for(self.device))
         if self.discriminator and isinstance(method, PsFedGan):
-            method = replace(method, d_own=f"{self.name}={self.discriminator}")
+            method = method.with_discriminator(self.discriminator)
         s, folder = terms.common(), self._begun(terms)
         rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
         budget = None

@@ -14,7 +14,7 @@ def probe(
     run: Run,
     identity: Annotated[bool, typer.Option("--identity", help="CelebA: who is on a picture, top 1, 10 and 50")] = False,
     places: Annotated[int, typer.Option(min=1, help="labels: read φ at so many by so many places; 1: its mean")] = 1,
-    out: Annotated[str | None, typer.Option("-o", "--out", help="write the figures here as JSON")] = None,
+    out: Annotated[str | None, typer.Option("-o", "--out", help="figures as JSON, or drawn: probes.png")] = None,
 ) -> None:
     """How much a linear probe reads off features of content and of style, on held-out pictures: label and client.
 
@@ -135,12 +135,17 @@ def _measured(run: str, measure: Any, out: str | None, name: str) -> None:
     from rich.console import Console
 
     from vitrail.evaluate.show import show
+    from vitrail.uses.probes import draw_probes
     from vitrail.uses.trained import keep, open_run
 
     console = Console(highlight=False)
     with Console(stderr=True).status("loading") as status:
         columns = measure(open_run(run), tell=status.update)
     show(columns, console)
-    path = Path(out) if out else Path(run) / name
+    drawn = out is not None and out.endswith(".png")
+    path = Path(out) if out and not drawn else Path(run) / name
     keep(path, columns)
     console.print(f"\nkept in {path}", markup=False)
+    if drawn:
+        draw_probes(columns, Path(str(out)))
+        console.print(f"drawn in {out}", markup=False)

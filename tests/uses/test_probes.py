@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from typer.testing import CliRunner
 
+from vitrail.cli import app
 from vitrail.errors import VitrailError
 from vitrail.uses.identity import probe_identities
 from vitrail.uses.probes import probe_run, squeezed, top
@@ -34,6 +37,16 @@ def test_a_run_is_probed_for_labels_and_clients_beside_its_first_networks(opened
     assert (
         client["client from content"] > 0.6
     )  # inverted pictures are told from others by any network; chance is a third
+
+
+def test_probes_are_drawn_as_bars_trained_beside_untrained(folder, tmp_path):
+    out = tmp_path / "probes.png"
+    done = CliRunner().invoke(app, ["probe", str(folder), "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert (folder / "probes.json").exists(), "the figures are kept all the same"
+    pixels = np.asarray(Image.open(out).convert("RGB")).reshape(-1, 3)
+    shown = [(np.abs(pixels.astype(int) - ink).sum(1) < 90).mean() for ink in ((31, 119, 180), (255, 127, 14))]
+    assert all(share > 0.02 for share in shown), "bars of both kinds"
 
 
 def test_features_at_places_have_phi_as_their_mean_and_are_probed_too(opened):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -145,3 +146,29 @@ def top(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor, ks: 
     own = scores[np.arange(len(scores)), place]
     better = (scores > own[:, None]).sum(1)
     return {k: np.asarray(better < k, np.float64) for k in ks}
+
+
+def draw_probes(columns: Sequence[Column], path: Path) -> None:
+    """Bars of what each probe reads, with their intervals: a pair for each question, trained and untrained."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = [m.name for m in columns[0].measures]
+    figure = Figure(figsize=(6.4, 0.8 + 0.5 * len(names)), layout="constrained")
+    FigureCanvasAgg(figure)
+    ax = figure.add_subplot()
+    high = 0.8 / len(columns)
+    for k, column in enumerate(columns):
+        y = [i + k * high for i in range(len(names))]
+        values = [m.value for m in column.measures]
+        errors = [[m.value - m.low for m in column.measures], [m.high - m.value for m in column.measures]]
+        ax.barh(y, values, high, xerr=errors, color=f"C{k}", alpha=0.85, label=column.name, error_kw={"linewidth": 1})
+        for at, m in zip(y, column.measures, strict=True):
+            ax.text(0.01, at, f"{m.value:.3f}", va="center", fontsize=7, color="white")
+    ax.set_yticks([i + (len(columns) - 1) * high / 2 for i in range(len(names))], names, fontsize=8)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("share of held-out pictures that are read rightly")
+    ax.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=90, format="png")

@@ -73,6 +73,7 @@ def _keep(
     s = plan.settings
     about = {
         "vitrail": __version__,
+        "run": plan.id.hex(),
         "method": s.method,
         "data": public_name(plan.data.name),
         "clients": len(plan.clients),

@@ -49,6 +49,8 @@ def load_joined(model: str | Path, private: str | Path) -> Generator:
         return Model(shared.kind, tree)
 
     generator = load(model, joined)
+    if generator.about.get("run", kept["run"].hex()) != kept["run"].hex():
+        raise VitrailError(f"--client {private}: it is of another run than {model}; give the two files of the same run")
     return replace(generator, about={**generator.about, "client": Path(private).stem})
 
 

@@ -13,7 +13,7 @@ from vitrail.artifact import load, open_model, save_model
 from vitrail.cli import app
 from vitrail.errors import VitrailError
 from vitrail.methods import padpaf_training as training
-from vitrail.methods.base import Incoming, Sums
+from vitrail.methods.base import Incoming, Model, Sums
 from vitrail.methods.padpaf import FEDERATED
 from vitrail.methods.padpaf_losses import OFF_DIAGONAL, barlow_twins, d_loss, g_loss
 from vitrail.nets.flat import tensor_sizes, to_vector
@@ -325,6 +325,10 @@ def test_a_clients_generator_is_loaded_from_a_runs_folder(tmp_path):
         load_personal(plain.folder, "client-0")
 
 
+def _tree(path):
+    return load_state(path)["model"]
+
+
 @pytest.mark.parametrize("name", ["padpaf", "ditto", "padpafvae"])
 def test_a_node_joins_the_model_it_got_with_its_private_file(name, tmp_path):
     run = vitrail.train(
@@ -342,6 +346,9 @@ def test_a_node_joins_the_model_it_got_with_its_private_file(name, tmp_path):
     assert drawn.exit_code == 0, drawn.output
     with pytest.raises(VitrailError, match="holds no style"):
         load_joined(model, model)
+    save_model(model, Model("padpaf", _tree(model)), (), {"run": "another"})
+    with pytest.raises(VitrailError, match="of another run"):
+        load_joined(model, private)
     if name == "padpaf":
         method = quick("padpaf", width=8)
         other = method.products(method.server_init(Rng((1,))))["generator"]

@@ -96,6 +96,7 @@ class StopsAfter:
             raise KeyboardInterrupt
 
 
+@pytest.mark.sites  # it starts all of Flower in a process of its own
 def test_an_interrupted_run_goes_on_with_flower_to_the_same_model(tmp_path: Path):
     settings = {**TINY, **QUICK["prism"], "grids": 0, "measure_every": 0}
     whole = train("prism", **settings, out=str(tmp_path / "whole"))

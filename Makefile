@@ -13,7 +13,7 @@ run: $(VENV)/.ready  ## set up, then train PRISM over ten clients on embedded di
 test: $(VENV)/.ready-dev  ## set up, then run the tests
 	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m 'not sites'
 
-sites: $(VENV)/.ready-dev  ## the tests that play federations of real processes, with kills, lies and TLS
+sites: $(VENV)/.ready-dev  ## the tests that start Flower: its simulation, and real processes, with kills, lies and TLS
 	$(VENV)/bin/python -m pytest -m sites tests/engines
 
 lint: $(VENV)/.ready-dev  ## ruff and mypy

@@ -22,6 +22,8 @@ from vitrail.plan import Plan, prepare
 from vitrail.rng import Rng
 from vitrail.run import Engine, engine_for, train
 
+pytestmark = pytest.mark.sites  # it starts all of Flower, and Ray
+
 CLIENTS, ROUNDS = 3, 2
 TINY = {"data": "digits", "size": 8, "held_out": 0.9, "clients": CLIENTS, "rounds": ROUNDS, "server_share": 0.05}
 SECURE = ("prism, secure", {**QUICK["prism"], "secure": 2, "coding": "packed"})
@@ -96,7 +98,6 @@ class StopsAfter:
             raise KeyboardInterrupt
 
 
-@pytest.mark.sites  # it starts all of Flower in a process of its own
 def test_an_interrupted_run_goes_on_with_flower_to_the_same_model(tmp_path: Path):
     settings = {**TINY, **QUICK["prism"], "grids": 0, "measure_every": 0}
     whole = train("prism", **settings, out=str(tmp_path / "whole"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,6 +141,10 @@ class Method(Protocol):
         """
         ...
 
+    def preferring(self, wishes: Mapping[str, str]) -> Method:
+        """The method as a client plays it whose owner has wishes of its own; those it does not know change nothing."""
+        ...
+
     def declares(self) -> Mapping[str, Declared]:
         """Every part a reply may have. Parts named `metric.*` are means over clients that a person may watch."""
         ...
@@ -195,6 +199,9 @@ class Simple:
     @property
     def free_rounds(self) -> int:
         return 0
+
+    def preferring(self, wishes: Mapping[str, str]) -> Self:  # noqa: ARG002
+        return self
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
         return {}

@@ -94,6 +94,10 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         except VitrailError as e:
             raise VitrailError(f"d_own={self.d_own}: {e}; write NAME=dense:32, say") from e
 
+    def preferring(self, wishes: Mapping[str, str]) -> PsFedGan:
+        """A client's owner may choose its D_u."""
+        return self.with_discriminator(wishes["discriminator"]) if "discriminator" in wishes else self
+
     def with_discriminator(self, architecture: str) -> PsFedGan:
         """The method of a client that prefers this D_u."""
         with torch.device("meta"):

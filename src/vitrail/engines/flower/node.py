@@ -161,12 +161,11 @@ class Node:
         """This node as a client of a run."""
         from vitrail.determinism import device_for
         from vitrail.engines.client import Client
-        from vitrail.methods.psfedgan import PsFedGan
         from vitrail.privacy.budget import Budget
 
         method = terms.method(device_for(self.device))
-        if self.discriminator and isinstance(method, PsFedGan):
-            method = method.with_discriminator(self.discriminator)
+        if self.discriminator:
+            method = method.preferring({"discriminator": self.discriminator})
         s, folder = terms.common(), self._begun(terms)
         rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
         budget = None

@@ -19,6 +19,7 @@ from vitrail.engines.flower.node import Description
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.replies import Failure
+from vitrail.engines.rounds import Outcome
 from vitrail.errors import VitrailError
 
 METHOD = quick("fedavg")
@@ -108,6 +109,7 @@ class InMemory(Grid):
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.engines.flower.roster.EVERY", 0.02)
+    monkeypatch.setattr("vitrail.engines.flower.engine._RESTS", (0.02, 0.04))
     for name in ("run_id", "node_id", "task_id"):  # Flower makes messages within a task only
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
 
@@ -131,6 +133,18 @@ def test_who_is_silent_fails_and_its_late_answer_is_dropped():
     assert (answers["a"], answers["c"]) == (b"a:1", b"c:1")
     grid.speak(8)  # to round 1, when it is over
     assert dict(engine.ask((c, b"2") for c in "abc")) == {c: f"{c}:2".encode() for c in "abc"}
+
+
+def test_a_client_is_asked_again_where_flower_failed_and_the_bytes_count():
+    grid, _, engine = three()
+    failing = [_error, lambda m: Message(Error(8, "ClientApp stopped responding."), reply_to=m)]
+    grid.spoils[8] = lambda m: failing.pop(0)(m) if failing else Message(packed("", b"b:at last"), reply_to=m)
+    assert dict(engine.ask([("b", b"12345")])) == {"b": b"b:at last"}
+    assert grid.pushed.count((8, "train")) == 3
+    first, second = Outcome(0, down={"b": 5}), Outcome(1)
+    engine.count(first)
+    engine.count(second)
+    assert (first.down, second.down) == ({"b": 15}, {})
 
 
 def test_none_waits_for_one_answer_before_more_is_asked():

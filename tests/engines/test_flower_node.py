@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.terms import Terms
 from vitrail.errors import VitrailError
 from vitrail.plan import prepare
-from vitrail.wire.message import decode
+from vitrail.wire.message import Header, Kind, Message, decode, encode
 
 SHARE = {"partition": "iid", "partition-id": 1, "num-partitions": 3}
 
@@ -87,6 +88,18 @@ def test_a_nodes_owner_may_choose_its_discriminator(tmp_path):
         node(tmp_path, **SHARE, discriminator="resnet:6").client(terms)
 
 
+def test_two_processes_that_answer_one_request_say_the_same(tmp_path):
+    """Flower may give up a process that is only slow, and the server asks again: that is no second draw of the noise."""
+    settings = {**QUICK["moments"], "privacy": "moments", "entropy": "os", "data": "digits", "size": 8, "clients": 3}
+    plan = prepare(config.resolve("moments", {**settings, "out": str(tmp_path / "run")}))
+    ours, terms = node(tmp_path, **SHARE), Terms.of(plan)
+    request = encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))
+    with ThreadPoolExecutor(2) as both:
+        said = list(both.map(lambda _: ours.client(terms).answer(request), range(2)))
+    assert decode(said[0]).header.kind is Kind.REPLY
+    assert said[0] == said[1]
+
+
 def test_why_pictures_cannot_be_read_stays_on_the_node(plan, tmp_path, capfd):
     ours = node(tmp_path, data=f"folder:{tmp_path / 'nowhere'}")
     with pytest.raises(VitrailError) as refused:
@@ -99,8 +112,6 @@ def test_damaged_private_state_is_reported_without_its_place(plan, tmp_path):
     ours = node(tmp_path, **SHARE)
     client = ours.client(Terms.of(plan))
     client.path.write_bytes(b"damaged")
-    from vitrail.wire.message import Header, Kind, Message, encode
-
     reply = decode(client.answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))))
     said = bytes(reply.parts[0].array()).decode()
     assert "damaged" in said

@@ -99,8 +99,8 @@ def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
     sites.run(QUICK, out)
     sites.done(out, 3 * PATIENCE)
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["left_out"].keys() == {"south"}, first["left_out"]
     assert (first["asked"], first["answered"]) == (2, 1)
-    assert first["left_out"].keys() == {"south"}
     assert "owner's policy refuses this run: moments over one answer costs ε = 9.8" in first["left_out"]["south"]
     assert "it takes part with" in first["left_out"]["south"]
     assert "ε of at most 1 at δ = 1e-05" in first["left_out"]["south"]

@@ -6,8 +6,11 @@ asking again is never a second draw, and a client killed at any point either has
 
 from __future__ import annotations
 
+import fcntl
+import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -52,6 +55,7 @@ class Client:
     folder: Path
     budget: Budget | None = None  # what its owner lets it spend on privacy; None: nobody counts
     policy: Policy | None = None  # the least that its owner lets a run promise; None: nothing is refused
+    queues: bool = False  # a process may be asked for it while another, given up too early, still answers in its folder
 
     def answer(self, request: bytes) -> bytes:
         """Do what a request asks for; a client that cannot says why instead of failing silently."""
@@ -61,7 +65,8 @@ class Client:
             return self.refuse(f"the request is malformed: {e}")
         h = message.header
         try:
-            return self._answer(message, digest(request))
+            with self._turn():
+                return self._answer(message, digest(request))
         except VitrailError as e:
             return self._fail(h.round, h.exchange, self._said(e))
         except Exception as e:  # whatever it was, the round must go on; its text may tell of the data, so it stays here
@@ -71,6 +76,19 @@ class Client:
     def refuse(self, reason: str) -> bytes:
         """Say why a request is not even read."""
         return self._fail(0, 0, reason)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for a process that answers for this client already; asked the same, this one says what that said."""
+        if not self.queues:
+            yield
+            return
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
 
     def _answer(self, message: Message, asked: bytes) -> bytes:
         h = message.header

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -21,6 +22,7 @@ from vitrail.wire.message import LARGEST
 Drops = Callable[[str, bytes], Failure | None]
 _NOT_THERE = "its node is not connected"
 _GONE = (3, 4, 5)  # Flower's codes for a message or a node that is no longer there
+_RESTS = (1.0, 5.0)  # seconds before a client is asked once more where Flower failed; it says what it would have said
 
 
 @dataclass
@@ -31,6 +33,9 @@ class _Asked:
     until: float
     node: int | None = None
     message: str = ""
+    times: int = 0  # that it was sent
+    accidents: int = 0
+    rests: float = 0.0  # until when it is not sent again
 
 
 class Flower:
@@ -49,11 +54,15 @@ class Flower:
         self.grid, self.roster, self.most, self.kind, self.drops = grid, roster, most, kind, drops
         self.ask: Ask = roster.proof.ask(self.carry, kind) if roster.proof else self.carry
         self.largest = largest_reply(method)
+        self.repeated: Counter[str] = Counter()  # bytes of requests that were sent again, by client
 
     def count(self, outcome: Outcome) -> None:
         """What travelled beside a round's messages."""
         if self.roster.proof:
             self.roster.proof.count(outcome)
+        for client, size in self.repeated.items():
+            outcome.down[client] = outcome.down.get(client, 0) + size
+        self.repeated.clear()
 
     def carry(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
         """Carry requests to clients and yield their answers as they come; at None, wait for one of them.
@@ -93,22 +102,31 @@ class Flower:
         return []
 
     def _send(self, client: str, asked: _Asked) -> None:
-        """To the client's node; again where that has come back as another."""
+        """To the client's node; again where that has come back as another, or where Flower failed."""
         node = self.roster.node(client)
-        if node is None or node == asked.node:
+        if node is None or node == asked.node or time.monotonic() < asked.rests:
             return
         left = max(1.0, asked.until - time.monotonic())
         message = Message(packed(self.roster.terms.text(), asked.request), node, self.kind, ttl=left)
         pushed = [m for m in self.grid.push_messages([message]) if m]
         if pushed:
-            asked.node, asked.message = node, pushed[0]
+            if asked.times and self.kind == TRAIN:
+                self.repeated[client] += len(asked.request)
+            asked.node, asked.message, asked.times = node, pushed[0], asked.times + 1
 
     def _came(self, waiting: dict[str, _Asked]) -> list[tuple[str, bytes | Failure]]:
         by_message = {asked.message: client for client, asked in waiting.items() if asked.message}
         came: list[tuple[str, bytes | Failure]] = []
         for reply in self.grid.pull_messages(list(by_message)) if by_message else ():
             client = by_message.get(reply.metadata.reply_to_message_id)
-            if client is not None:
+            if client is None:
+                continue
+            asked = waiting[client]
+            if reply.has_error() and asked.accidents < len(_RESTS):
+                asked.node, asked.message = None, ""
+                asked.rests = time.monotonic() + _RESTS[asked.accidents]
+                asked.accidents += 1
+            else:
                 came.append((client, self._read(reply)))
         heard = {client for client, _ in came}
         for client, asked in waiting.items():

@@ -185,7 +185,7 @@ class Node:
             return laid(place)
 
         run = bytes.fromhex(terms.id)
-        return Client(self.name, method, run, rng, pictures, folder, budget, self.policy)
+        return Client(self.name, method, run, rng, pictures, folder, budget, self.policy, queues=True)
 
     def keep(self, terms: Terms, model: bytes) -> None:
         """Write what came out of a run."""

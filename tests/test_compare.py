@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -184,6 +185,22 @@ def test_a_second_time_nothing_is_trained_or_measured(played, monkeypatch):
     again = entries([str(folder / "both.toml")], {"workers": 2, "grids": 1})  # what changes no bit does not count
     compare(again, [0, 1], folder / "out", ASKED, lambda *_: Nobody())
     assert [e.found for e in again] == [e.found for e in before]
+
+
+def test_only_the_wanted_are_played_and_the_others_stay_in_the_table(played, tmp_path):
+    folder, before = played
+    file, asked = str(folder / "both.toml"), lambda *_: pytest.fail("trained")
+    some = entries([file], {}, before[1].name)
+    assert [e.wanted for e in some] == [False, True]
+    compare(some, [0, 1], folder / "out", ASKED, asked)
+    assert [e.found for e in some] == [e.found for e in before]
+    shutil.copytree(before[1].runs[0], tmp_path / "out" / before[1].runs[0].parent.name / "seed-0")
+    some = entries([file], {}, before[1].name)
+    compare(some, [0], tmp_path / "out", ASKED, asked)
+    assert [len(e.runs) for e in some] == [0, 1], "the first is neither wanted nor there"
+    others = entries([file], {"rounds": 3}, before[1].name)
+    with pytest.raises(VitrailError, match=f"{before[1].runs[0].parent.name}/seed-0 was played with another rounds"):
+        compare(others, [0], folder / "out", ASKED, asked)
 
 
 def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(played):

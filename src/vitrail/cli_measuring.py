@@ -120,7 +120,7 @@ def compare(
     fid_n: Annotated[int, typer.Option(min=10, help="pictures, real and made, for fid")] = 2000,
     best: Annotated[bool, typer.Option("--best", help="measure each run's best round in place of its last")] = False,
     only_: Annotated[
-        str, typer.Option("--only", help='runs by name, such as "Split-1*; *, 1%": * is anything, ; divides')
+        str, typer.Option("--only", help='play these: "Split-1*; *, 1%" (* is anything, ; divides)')
     ] = "*",
     clients: Annotated[
         bool, typer.Option("--clients", help="measure every client's own generator too, on its own domain")
@@ -134,7 +134,8 @@ def compare(
 
     `vitrail compare configs/fan-liu-mnist.toml --best -o runs/fan-liu-mnist`
 
-    After an interruption the same command goes on where it stopped.
+    After an interruption the same command goes on where it stopped. With --only the other runs of CONFIG are not
+    played; those that were before stay in the table.
     """
     from pathlib import Path
 

@@ -35,6 +35,7 @@ class Entry:
     name: str
     settings: Settings
     where: str = ""  # the setting of [each] in which it is played
+    wanted: bool = True  # else it is not played, and stands in the tables where it was before
     runs: list[Path] = field(default_factory=list)
     found: list[list[Measure]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -56,10 +57,12 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*")
 
     A table with methods' names, such as [prism] or ["fedavg, fedprox"], holds settings of their runs alone. Every
     run is played in each setting of [each]: with "Split-1" = {partition = "classes:1"}, FedAvg as "Split-1, FedAvg".
-    `only` names some of them; overrides must fit these alone.
+    `only` names those that are wanted; overrides must fit these alone.
 
     >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
     [('prism', 4), ('fedgan', 4)]
+    >>> [(e.name, e.wanted) for e in entries(["prism", "fedgan", "fedavg"], {"batch": 9}, "fedg*")]
+    [('prism', False), ('fedgan', True), ('fedavg', False)]
     >>> [e.name for e in entries(["prism", "fedgan", "fedavg"], {"sync": "g"}, "fedg*")]
     ['fedgan']
     """
@@ -73,11 +76,13 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*")
         if names.count(name) > 1 or not name.strip("."):
             raise VitrailError(f"a run is called {line.name!r}; give each [[runs]] a name of its own, with letters")
     found: list[Entry] = []
-    for line in _chosen(lines, only):
+    chosen = _chosen(lines, only)
+    for line in lines:
         try:
-            found.append(Entry(line.name, config.resolve(line.values, {}), line.where))
+            found.append(Entry(line.name, config.resolve(line.values, {}), line.where, line in chosen))
         except VitrailError as e:
-            raise VitrailError(f"{line.what}, {line.name}: {e}") from e
+            if line in chosen:
+                raise VitrailError(f"{line.what}, {line.name}: {e}") from e
     return found
 
 
@@ -158,9 +163,9 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: Asked)
     families = check_families(asked.families)
     if "fid" in families:
         inception()  # its weights are there, or the error says how to get them
-    for entry in found:
-        if asked.best and asked.clients:
-            raise VitrailError("clients keep their last round alone; leave out --best, or --clients")
+    if asked.best and asked.clients:
+        raise VitrailError("clients keep their last round alone; leave out --best, or --clients")
+    for entry in (e for e in found if e.wanted):
         if asked.best and entry.settings.measure_every == 0:
             raise VitrailError(f"{entry.name}: measure_every=0 keeps no best round; leave --best out, or measure some")
         for seed in seeds:
@@ -197,10 +202,14 @@ def compare(
         for entry in found:
             folder = place(entry, seed, out)
             settings = entry.settings.model_copy(update={"seed": seed, "out": str(folder.path)})
+            there = folder.settings.exists()
+            done = there and folder.model.exists() and len(folder.rows()) == settings.rounds
+            if not entry.wanted and not (done and not _other(entry.settings, seed, folder)):
+                continue
             try:
-                if not folder.settings.exists():
+                if not there:
                     begin(settings, None, watch(entry, seed))
-                elif not (folder.model.exists() and len(folder.rows()) == settings.rounds):
+                elif not done:
                     resume(folder.path, watch=watch(entry, seed))
                 entry.found.append(_measure(folder, asked, rulers.get(settings.data)))
                 entry.runs.append(folder.path)

@@ -31,6 +31,7 @@ def play_comparison(found: list[Entry], seeds: list[int], out: Path, asked: Aske
     finally:
         for terminal in seen:
             terminal.stop()
+    found = [e for e in found if e.wanted or e.runs]
     tables = [t for t in (standings(found, asked), *by_settings(found), by_clients(found)) if t]
     write_atomically(out / "compare.md", "\n".join(map(markdown, tables)).encode())
     write_atomically(out / "compare.csv", as_csv(found).encode())

@@ -144,16 +144,14 @@ def _mixture(tree: dict[str, Any]) -> Any:
 def _styled(tree: dict[str, Any]) -> Any:
     """PaDPaF's content with a client's style, or with none; BatchNorm's statistics come from noise."""
     from vitrail.nets.masked import recalibrate
-    from vitrail.nets.padpaf import Content, Style
     from vitrail.nets.padpaf import Generator as Styled
+    from vitrail.nets.padpaf import parts_of
 
-    sizes = tree["width"], tree["latent"], tree["label_maps"] == "federated"
-    content, style = Content(tuple(tree["shape"]), tree["classes"], *sizes), None
+    content, style = parts_of(tree)
     content.load_state_dict(tree["content"])
     if "style" in tree:
-        style = Style(content, tree["style_depth"])
         style.load_state_dict(tree["style"])
-    net = Styled(content, style)
+    net = Styled(content, style if "style" in tree else None)
     return recalibrate(net, _noise({**tree, "seed": 0}, net.z))
 
 

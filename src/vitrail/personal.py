@@ -13,7 +13,7 @@ from vitrail.errors import Malformed, VitrailError, nearest
 from vitrail.folder import Folder
 from vitrail.methods.base import Model, Task
 from vitrail.nets.flat import from_vector, vector_size
-from vitrail.nets.padpaf import Content, Style
+from vitrail.nets.padpaf import parts_of
 
 
 def load_personal(run: str | Path, client: str) -> Generator:
@@ -37,15 +37,12 @@ def load_joined(model: str | Path, private: str | Path) -> Generator:
         if shared.kind != "padpaf":
             raise Malformed(f"a model of kind {shared.kind!r} takes no style; give that of the same run")
         tree = dict(shared.tree)
-        content = Content(
-            tuple(tree["shape"]), tree["classes"], tree["width"], tree["latent"], tree["label_maps"] == "federated"
-        )
-        nets = {"content": content, "style": Style(content, tree["style_depth"])}
-        for name, vector in (("content", own.get("generator")), ("style", own["style"])):
-            if vector is not None and vector.size != vector_size(nets[name]):
+        content, style = parts_of(tree)
+        for name, net, vector in (("content", content, own.get("generator")), ("style", style, own["style"])):
+            if vector is not None and vector.size != vector_size(net):
                 raise Malformed(f"{private} has another size of {name}; give the private file of the same run")
             if vector is not None:
-                tree[name] = from_vector(nets[name], vector).state_dict()
+                tree[name] = from_vector(net, vector).state_dict()
         return Model(shared.kind, tree)
 
     generator = load(model, joined)

@@ -9,8 +9,8 @@ neither part: in training they are the batch's, and a finished generator compute
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -94,6 +94,13 @@ class Style(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         out: Tensor = self.vectorizer(z * torch.rsqrt(z.square().mean(1, keepdim=True) + 1e-8))
         return out
+
+
+def parts_of(tree: Mapping[str, Any]) -> tuple[Content, Style]:
+    """Both parts, not yet trained, of the sizes that a model's tree names."""
+    sizes = tree["width"], tree["latent"], tree["label_maps"] == "federated"
+    content = Content(tuple(tree["shape"]), tree["classes"], *sizes)
+    return content, Style(content, tree["style_depth"])
 
 
 class Generator(nn.Module):

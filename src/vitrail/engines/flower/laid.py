@@ -26,6 +26,6 @@ def lay(pictures: Pictures, place: Path) -> None:
 
 
 def laid(place: Path) -> Pictures:
-    """The pictures of a folder."""
+    """The pictures of a folder; torch wants arrays that can be written, and what is written stays in memory."""
     files = {f.name: place / f"{f.name}.npy" for f in fields(Pictures)}
-    return Pictures(**{name: np.load(path, mmap_mode="r") for name, path in files.items() if path.exists()})
+    return Pictures(**{name: np.load(path, mmap_mode="c") for name, path in files.items() if path.exists()})

@@ -87,8 +87,9 @@ def fitted_probe(fit: Tensor, fit_labels: Tensor) -> Any:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
+    from threadpoolctl import threadpool_limits
 
     model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200, tol=1e-3))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1):  # threads of BLAS wait for each other most of the time
         warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early, as every probe of so many features is
         return model.fit(fit.numpy(), fit_labels.numpy())

@@ -22,6 +22,8 @@ from vitrail.methods import psfedgan_classifier as classifier
 from vitrail.methods import psfedgan_twin as twins
 from vitrail.methods.base import Incoming, Sums, Task
 from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.privacy.claims import claim
+from vitrail.privacy.policy import Policy
 from vitrail.privacy.primitives import public
 from vitrail.rng import Rng
 from vitrail.state import load as load_state
@@ -472,8 +474,24 @@ def test_a_private_run_says_nothing_of_labels_or_losses():
     }  # fmt: skip
     assert method.mechanism.noise.steps == method.steps * method.d_steps
     assert method.most_answers == 2
-    with pytest.raises(VitrailError, match="label_sets=all"):
+    assert not method.mechanism.public
+    with pytest.raises(VitrailError, match="label_sets=all, or, if anybody may know that set, label_sets=public"):
         quick("psfedgan, dp-sgd", label_sets="declared").mechanism  # noqa: B018
+
+
+def test_a_private_run_says_labels_only_where_its_claim_does_so_too():
+    method = quick("psfedgan, dp-sgd", label_sets="public")
+    assert "labels" in method.declares()
+    assert "metric.loss_d" not in method.declares()
+    promised = claim(method.mechanism, 2, 1e-5, "os")
+    assert promised["private"]
+    assert promised["says"].endswith("level), where anybody may know which labels a client has pictures of")
+    with pytest.raises(VitrailError, match="it says, without noise, which labels a client has pictures of"):
+        Policy(max_epsilon=1e6).check(method)
+    server, state = beginning(method)
+    few = digits().train.take(np.flatnonzero(np.isin(digits().train.labels, [3, 7]))[:30])
+    _, parts = one_round(method, server, state, data=few)
+    assert np.flatnonzero(parts["labels"]).tolist() == [3, 7]
 
 
 def test_noise_reaches_every_d_that_is_published(monkeypatch):

@@ -6,7 +6,7 @@ How G gets to the server is each method's own. The classifier is trained in the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -75,7 +75,8 @@ class LocalGan(LocalGanSettings):
     @property
     def says_labels(self) -> bool:
         """Whether a client says which labels it has."""
-        return bool(self.task.classes) and self.label_sets != "all" and self.privacy == "none"
+        said = ("declared", "auto", "public") if self.privacy == "none" else ("public",)
+        return bool(self.task.classes) and self.label_sets in said
 
     def unnoised(self) -> Mechanism | None:
         if self.privacy == "none":
@@ -83,11 +84,14 @@ class LocalGan(LocalGanSettings):
         if self.label_sets == "declared":
             raise VitrailError(
                 "privacy=dp-sgd with label_sets=declared: the set of a client's labels would leave without noise; "
-                "use label_sets=all"
+                "use label_sets=all, or, if anybody may know that set, label_sets=public"
             )
         with torch.device("meta"):
             dpsgd.check(self.discriminator(self.architecture))
-        return dpsgd.mechanism(self.clip, self.sample_rate, self.steps * self.d_steps, self.leaves)
+        noised = dpsgd.mechanism(self.clip, self.sample_rate, self.steps * self.d_steps, self.leaves)
+        if not self.says_labels:
+            return noised
+        return replace(noised, public="which labels a client has pictures of")
 
     def fits(self, numbers: int) -> int:
         """How many bytes so many float32 take, if one message can carry them."""

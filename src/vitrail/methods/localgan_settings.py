@@ -36,8 +36,11 @@ class LocalGanSettings(Private):
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
     label_sets: Annotated[
-        Literal["auto", "declared", "all"],
-        Field(description="l_t from the labels that a client says it has, or from all; auto: all with privacy"),
+        Literal["auto", "declared", "all", "public"],
+        Field(
+            description="l_t from the labels that a client says it has, or from all; auto: all with privacy; "
+            "public: said even then"
+        ),
     ] = "auto"
     average: Annotated[
         float,

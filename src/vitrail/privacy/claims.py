@@ -46,6 +46,8 @@ def claim(
     }
     if mechanism.assumed:
         found["assumed"] = mechanism.assumed
+    if mechanism.public:
+        found["public"] = mechanism.public
     if mechanism.bound:
         found["bound"] = mechanism.bound
     return found
@@ -58,6 +60,8 @@ def sentence(mechanism: Mechanism | None, eps: float, delta: float) -> str:
     if not math.isfinite(eps):
         return f"not private: {mechanism.name} ran without noise"
     says = f"ε = {eps:.3g} at δ = {delta:g} for {mechanism.whom} ({mechanism.name}, {mechanism.unit}-level)"
+    if mechanism.public:
+        says += f", where anybody may know {mechanism.public}"
     if mechanism.assumed:
         return f"assumed, not proven: {says}, if {mechanism.assumed}"
     return says

@@ -29,7 +29,7 @@ def claim_rows(claim: Mapping[str, Any]) -> Rows:
             ("ε", f"{_shown(claim['epsilon'])} at δ = {claim['delta']:g} by {claim['accountant']}"),
             ("ε again", f"{_shown(claim['checked_epsilon'])} by {claim['checked_by']}"),
         ]
-        rows += [(name, str(claim[name])) for name in ("assumed", "bound") if claim.get(name)]
+        rows += [(name, str(claim[name])) for name in ("assumed", "public", "bound") if claim.get(name)]
         rows.append(("trusted", str(claim["trust"])))
     names = {"leaves": "leaves", "features": "features", "secure_aggregation": "secure sums", "budget": "budget"}
     return rows + [(shown, str(claim[name])) for name, shown in names.items() if claim.get(name)]

@@ -33,6 +33,7 @@ class Mechanism:
     leaves: str  # what leaves the client
     trust: str  # who must be trusted, and with what
     assumed: str = ""  # what it rests on that nothing enforces
+    public: str = ""  # what leaves without noise, because anybody may know it
     bound: str = ""  # a further bound that is reported, never one that the claim rests on
     noised_by: Literal["client", "all clients", "server"] = "client"  # who adds it; all: each a share of one noise
 

@@ -75,6 +75,8 @@ class Policy:
             return "the server would see this client's numbers singly"
         if self.noise and (mechanism is None or mechanism.assumed):
             return "it adds no noise" if mechanism is None else f"{mechanism.name} rests on an assumption"
+        if self.noise and mechanism and mechanism.public:
+            return f"it says, without noise, {mechanism.public}"
         if self._os and task.entropy != "os":
             return "its noise and secrets come from the run's seed, which the server knows"
         return self._less(mechanism, method, given) if self.noise and mechanism else ""

@@ -1,7 +1,8 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and locks between processes."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -54,3 +55,12 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Replace a file's content as a whole."""
     with replacing(path, mode) as part:
         part.write_bytes(data)
+
+
+@contextmanager
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    """Wait until no other process is inside under this lock; it ends with the process, however that ends."""
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

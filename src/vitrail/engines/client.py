@@ -6,11 +6,9 @@ asking again is never a second draw, and a client killed at any point either has
 
 from __future__ import annotations
 
-import fcntl
-import os
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -18,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 
 from vitrail import state as store
-from vitrail.atomic import write_atomically
+from vitrail.atomic import one_at_a_time, write_atomically
 from vitrail.data.pictures import Pictures
 from vitrail.errors import Malformed, VitrailError
 from vitrail.home import home
@@ -77,18 +75,9 @@ class Client:
         """Say why a request is not even read."""
         return self._fail(0, 0, reason)
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self) -> AbstractContextManager[None]:
         """Wait for a process that answers for this client already; asked the same, this one says what that said."""
-        if not self.queues:
-            yield
-            return
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        return one_at_a_time(self.folder / ".lock") if self.queues else nullcontext()
 
     def _answer(self, message: Message, asked: bytes) -> bytes:
         h = message.header

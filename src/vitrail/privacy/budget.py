@@ -6,14 +6,12 @@ chained ledger in the owner's folder before anything leaves; a round that would 
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from vitrail.atomic import one_at_a_time
 from vitrail.errors import VitrailError
 from vitrail.home import home
 from vitrail.privacy.accounting import answers_within, epsilon, multiplier_for
@@ -44,7 +42,7 @@ class Budget:
 
     def charge(self, mechanism: Mechanism | None, run: bytes, round_: int) -> None:
         """Write down one more answer, if it may be given; on the disk when this returns."""
-        with self._locked():
+        with one_at_a_time(self.path.with_suffix(".lock")):  # two runs at once must not both spend what is left
             ledger = Ledger(self.path, private=True)
             total = self._after(mechanism, [e for e in ledger.entries if e["kind"] == "release"])
             if not ledger.entries:
@@ -98,11 +96,3 @@ class Budget:
             low, high = (middle, high) if fits else (low, middle)
         left = f"one answer of ε = {low:.2g} would still fit" if low else "nothing more fits"
         return f"{left}: ask for a smaller epsilon, or let its owner raise the budget"
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Two runs at once must not both spend what is left."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self.path.with_suffix(".lock").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield

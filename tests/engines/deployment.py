@@ -114,12 +114,13 @@ class Deployment:
                 os.kill(pid, signal.SIGKILL)
         until(lambda: all(map(_gone, pids)), 60, "a killed process is still there")
 
-    def serverapp(self) -> list[int]:
-        """The processes of the ServerApp that is running."""
+    def apps(self, name: str) -> list[int]:
+        """The processes of the apps that a process has running: a SuperLink's ServerApp, a SuperNode's ClientApp."""
         found = []
-        for pid in family(self.running["link"].pid):
+        for pid in family(self.running[name].pid):
             with contextlib.suppress(OSError):
-                if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"flwr-serverapp" in command or b"flwr-clientapp" in command:
                     found.append(pid)
         return found
 

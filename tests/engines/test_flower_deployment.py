@@ -110,12 +110,25 @@ def test_a_killed_and_a_lying_node_leave_the_bits_to_the_others(there: Deploymen
     assert all(p.stat().st_mode & 0o077 == 0 for p in private.rglob("*.safetensors"))
 
 
+def test_a_clientapp_killed_mid_round_is_asked_again(there: Deployment, patience, tmp_path: Path):
+    out, runs = tmp_path / "run", there.root / "node-0" / "runs"
+    before = set(runs.glob("*/*"))
+    there.run(f"fedgan {words('fedgan')} {SMALL} clients=2 rounds=1 local_epochs=300 timeout={4 * patience}", out)
+    until(lambda: bool(set(runs.glob("*/*")) - before), 20 * patience, "node-0 is not asked to train")
+    there.kill_all(there.apps("node-0"))
+    there.done(out, 20 * patience)
+    (row,) = Folder(out).rows()
+    assert not row["left_out"]
+    assert row["down"]["client-0"] == 2 * row["down"]["client-1"], "what was sent again counts"
+    assert same(server_of(out), reference(out, tmp_path / "clients").server)
+
+
 def test_serverapp_and_superlink_killed_mid_round_go_on_with_the_same_bits(there: Deployment, patience, tmp_path: Path):
     out = tmp_path / "run"
     settings = f"fedgan {words('fedgan')} {SMALL} clients=2 rounds=3 timeout={3 * patience}"
     there.run(settings, out)
     until(lambda: there.rounds(out) == 1, 30 * patience, "no first round")
-    there.kill_all(there.serverapp())
+    there.kill_all(there.apps("link"))
     there.run(settings, out)
     until(lambda: there.rounds(out) == 2, 30 * patience, "no second round")
     there.kill("link")

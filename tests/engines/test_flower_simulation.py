@@ -40,9 +40,12 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory):
-    """Ray is started once; all methods are played one after another over one Grid."""
+    """Ray is started once; all methods are played one after another over one Grid. The path stays as it was."""
+    before = dict(os.environ)
     with virtual_nodes(str(tmp_path_factory.mktemp("laid")), CLIENTS, 2) as nodes:
         yield nodes
+        assert os.environ.get("PYTHONPATH") != before.get("PYTHONPATH"), "Flower no longer sets it: nothing to restore"
+    assert os.environ.get("PYTHONPATH") == before.get("PYTHONPATH")
 
 
 def played(plan: Plan, engine: Engine) -> tuple[Federation, list[Outcome]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,6 +98,7 @@ def virtual_nodes(root: str, nodes: int, workers: int) -> Iterator[VirtualNodes]
         },
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
+    before = {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
     thread = threading.Thread(
         target=run_simulation, args=(server, client_app(party), nodes), kwargs={"backend_config": backend}, daemon=True
     )
@@ -106,6 +108,8 @@ def virtual_nodes(root: str, nodes: int, workers: int) -> Iterator[VirtualNodes]
     finally:
         done.set()
         thread.join()
+        os.environ.pop("PYTHONPATH", None)  # Flower sets it to this process' path, for its own workers
+        os.environ.update(before)
 
 
 def lay_out(plan: Plan, root: Path) -> None:

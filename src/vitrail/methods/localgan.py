@@ -91,7 +91,8 @@ class LocalGan(LocalGanSettings):
         noised = dpsgd.mechanism(self.clip, self.sample_rate, self.steps * self.d_steps, self.leaves)
         if not self.says_labels:
             return noised
-        return replace(noised, public="which labels a client has pictures of")
+        public = "which labels a client has pictures of"
+        return replace(noised, public=public, leaves=f"{noised.leaves}; as it is, {public}")
 
     def fits(self, numbers: int) -> int:
         """How many bytes so many float32 take, if one message can carry them."""

@@ -110,6 +110,36 @@ def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(metho
     assert call > 2 * 2 + 2 + 5  # every client's and checkpoint's write was hit, and those of what came out
 
 
+def killed_before_the_first_checkpoint_of_a_round(out):
+    """Train with server noise from the operating system; SIGKILL where the first closed round would be saved."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    try:
+        real = os.replace
+
+        def deadly(source, target):
+            if Path(target).name == "checkpoint.safetensors":
+                os.kill(os.getpid(), signal.SIGKILL)
+            real(source, target)
+
+        os.replace = deadly
+        tiny("fedgan", out, privacy="dp-fedavg", epsilon=5.0, entropy="os", sync="d&g")
+    finally:
+        os._exit(0)
+
+
+def test_nothing_of_a_noised_round_is_shown_before_its_checkpoint_is_saved(tmp_path):
+    """Otherwise a kill in between would let the same sum be noised, and shown, twice."""
+    out = tmp_path / "run"
+    assert killed_before_the_first_checkpoint_of_a_round(out)
+    assert not list(out.rglob("round-*.png"))
+    assert not Folder(out).rows()
+    run = vitrail.resume(out)
+    assert [row["round"] for row in run.rows] == [0, 1, 2]
+    assert len(list((out / "samples").iterdir())) == 3
+
+
 class Deadly(Nobody):
     """Kills the whole process when the first client of a round has answered and others are training."""
 

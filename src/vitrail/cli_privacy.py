@@ -97,6 +97,9 @@ def privacy(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings, as for `vitrail run`")
     ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="with a RUN: the public key (64 hex digits) that must have signed its ledger")
+    ] = None,
 ) -> None:
     """Say what a run would promise about privacy and why, before it runs; or read and check a RUN's ledger.
 
@@ -106,7 +109,8 @@ def privacy(
 
     `vitrail privacy prism privacy=mask-update noise_multiplier=2 budget=5` prints ε, and the rounds that 5 allows.
 
-    `vitrail privacy runs/x` reads runs/x/ledger.json, checks its chain of hashes, and compares it with the model file.
+    `vitrail privacy runs/x` reads runs/x/ledger.json, checks its chain of hashes and its signatures, computes ε again
+    from the noise and rounds that it records, and compares it with the model file.
     """
     from pathlib import Path
 
@@ -126,10 +130,15 @@ def privacy(
         console.print(table)
 
     if Path(what).is_dir():
-        entries, stands = read_run_ledger(Path(what))
-        show(f"{what}: ledger of {len(entries)} lines, its chain holds; {stands}", claim_rows(entries[0]))
-        if entries[-1]["kind"] == "closing":
-            show("\nwhat it came to", claim_rows({"says": entries[-1]["says"]}))
+        checked = read_run_ledger(Path(what))
+        if key is not None:
+            checked.check_key(key)
+        entries = checked.entries
+        show(f"{what}: ledger of {len(entries)} entries, its chain holds; {checked.model}", claim_rows(entries[0]))
+        for entry in entries:
+            if entry["kind"] == "closing":
+                show("\nresult", claim_rows({"says": entry["says"]}))
+        show("\nthe ledger itself", [("signature", checked.signed), ("proves", checked.proves)])
         return
     from vitrail import config
     from vitrail.plan import prepare

@@ -168,6 +168,11 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: Asked)
     for entry in (e for e in found if e.wanted):
         if asked.best and entry.settings.measure_every == 0:
             raise VitrailError(f"{entry.name}: measure_every=0 keeps no best round; leave --best out, or measure some")
+        if asked.best and getattr(entry.settings, "privacy", "none") not in ("none", "paper"):
+            raise VitrailError(
+                f"{entry.name}: a private run keeps no best round, because choosing it by held-out images is not "
+                "covered by its ε; leave --best out"
+            )
         for seed in seeds:
             folder = place(entry, seed, out)
             if folder.settings.exists() and (other := _other(entry.settings, seed, folder)):
@@ -222,7 +227,10 @@ def _measure(folder: Folder, asked: Asked, ruler: str | None) -> list[Measure]:
     """The measures of a run's model: read, if they were made in the same way, or computed."""
     model = folder.best if asked.best else folder.model
     if not model.exists():
-        raise VitrailError(f"{model} does not exist: too few pictures are held out to choose a round; leave --best out")
+        raise VitrailError(
+            f"{model} does not exist: a private run keeps no best round, nor does one with too few held-out images; "
+            "leave --best out"
+        )
     kept = folder.path.with_suffix(".json")
     how: dict[str, Any] = {"families": list(asked.families), "n": asked.n, "fid_n": asked.fid_n, "ruler": ruler}
     known = read(kept, model, how)

@@ -45,7 +45,10 @@ class Settings(BaseModel):
     ] = 0
     entropy: Annotated[
         Literal["seed", "os"],
-        Field(description="noise and secrets: from the seed (a simulation), or the operating system (never twice)"),
+        Field(
+            description="source of noise and secrets: the seed (reproducible, for simulations) or the operating system "
+            "(the default of deployments; nothing else is private there)"
+        ),
     ] = "seed"
     budget: Annotated[
         float | None, Field(gt=0, description="the ε that each client may spend in all runs together; it refuses more")

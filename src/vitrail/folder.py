@@ -38,6 +38,8 @@ class Folder:
     report = property(lambda self: self.path / "report.html")
     partition = property(lambda self: self.path / "partition.png")
     nodes = property(lambda self: self.path / "nodes.json")
+    key = property(lambda self: self.path / "run.key")
+    held = property(lambda self: self.path / "round.json")
 
     def check_free(self) -> None:
         """Refuse a folder that holds anything."""
@@ -100,6 +102,19 @@ class Folder:
                 f.write(json.dumps(row) + "\n")
         except OSError as e:
             raise VitrailError(f"cannot write {self.metrics}: {e.strerror}; free some space, then resume") from e
+
+    def hold(self, row: dict[str, Any]) -> None:
+        """Store the row of a round that is logged once its checkpoint is saved."""
+        write_atomically(self.held, json.dumps(row).encode())
+
+    def unpublished(self, rounds: int) -> dict[str, Any] | None:
+        """The row of the checkpoint's last round where a crash came before it was logged."""
+        try:
+            row: dict[str, Any] = json.loads(self.held.read_text())
+        except FileNotFoundError:
+            return None
+        logged = any(r["round"] == row["round"] for r in self.rows())
+        return row if row["round"] == rounds - 1 and not logged else None
 
     def rows(self) -> list[dict[str, Any]]:
         """All rounds logged so far; a line cut off by a crash is not one."""

@@ -36,10 +36,12 @@ def look(
     fed: Federation,
     row: dict[str, Any],
     gauge: Gauge | None,
-    best: dict[str, Any] | None,
     ledger: RunLedger,
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Where it is due, draw and measure what the run has made so far, and keep it if it is the best yet."""
+) -> dict[str, Any]:
+    """Where it is due, draw and measure what the run has made so far, and keep it if it is the best yet.
+
+    A private run keeps no best round: which one it is depends on held-out images, and no ε covers that.
+    """
     s, folder = plan.settings, plan.folder
     drawn, measured = _draws(s, fed.round), gauge is not None and _measures(s, fed.round)
     products = plan.method.products(fed.server) if drawn or measured else {}
@@ -48,17 +50,19 @@ def look(
         folder.samples.mkdir(exist_ok=True)
         generator.grid(folder.samples / f"round-{fed.round:04d}.png", generator.page)
     if gauge is None or not measured:
-        return row, best
+        return row
     if generator and (fd := gauge.distance(generator)) is not None:
         row = {**row, "fd": fd}
     if "classifier" in products:
         row = {**row, "accuracy": gauge.accuracy(open_classifier(products["classifier"], plan.data.classes))}
     name, goal = ("generator", "fd") if generator else ("classifier", "accuracy")
-    if goal in row and (best is None or (row[goal] < best[goal] if goal == "fd" else row[goal] > best[goal])):
+    rows = folder.rows()
+    better = min if goal == "fd" else max
+    if goal in row and not ledger.private and row[goal] == better([r[goal] for r in (*rows, row) if goal in r]):
         best = {"round": fed.round, goal: row[goal]}
         more = best | ({"ruler": gauge.ruler} if generator else {})
-        _keep(plan, fed, {name: folder.best}, [*folder.rows(), row], more, ledger)
-    return row, best
+        _keep(plan, fed, {name: folder.best}, [*rows, row], more, ledger)
+    return row
 
 
 def _keep(
@@ -92,7 +96,9 @@ def _keep(
         about["notes"] = list(plan.notes)
     products = plan.method.products(fed.server)
     for name, path in places.items():
-        save_model(path, products[name], plan.data.classes, about | more)
+        model = products[name]
+        own = {"privacy": f"not private: it was trained on {model.unnoised} without noise"} if model.unnoised else {}
+        save_model(path, model, plan.data.classes, about | more | own)
 
 
 def finish(plan: Plan, fed: Federation, gauge: Gauge | None, ledger: RunLedger) -> None:

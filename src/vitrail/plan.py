@@ -23,6 +23,8 @@ from vitrail.folder import Folder
 from vitrail.methods.base import Method, Task
 from vitrail.nets.features import TRAINED_ON, choose_features, load_features, saw
 from vitrail.privacy.budget import Budget
+from vitrail.privacy.inherited import Inherited, inherited
+from vitrail.privacy.signing import Key
 from vitrail.problems import GIVEN, NODES
 from vitrail.rng import Rng
 from vitrail.wire.message import digest
@@ -42,6 +44,9 @@ class Plan:
     start: store.State | None
     notes: tuple[str, ...]  # what a person should know before it starts
     against: tuple[str, ...]  # networks that this run, or one it starts from, trains against: they may not measure it
+    inherited: Inherited | None = None  # what the run that it starts from has released
+    deployed: bool = False  # whether clients are nodes of their own; otherwise they are simulated here
+    key: Key | None = None  # signs the ledger; None: a key of the run's own
 
     @property
     def budget(self) -> Budget | None:
@@ -54,13 +59,18 @@ class Plan:
     def flaw(self) -> str:
         """Why no mechanism makes this run private; empty where nothing speaks against it."""
         psi = feature_network(self.settings)
-        return f"features={psi} were trained on this very data" if psi and saw(psi, self.data.name) else ""
+        if psi and saw(psi, self.data.name):
+            return f"features={psi} were trained on this very data"
+        return self.inherited.flaw if self.inherited else ""
 
     @property
     def ledger_notes(self) -> dict[str, str]:
         """What a claim of privacy rests on beside its mechanism."""
-        psi = feature_network(self.settings)
-        return {"features": f"{psi}, public, trained on {TRAINED_ON[psi]}"} if psi else {}
+        psi, start = feature_network(self.settings), self.inherited
+        notes = {"features": f"{psi}, public, trained on {TRAINED_ON[psi]}"} if psi else {}
+        if start is not None:
+            notes["started_from"] = f"{start.run}, whose ledger ends with {start.head or 'nothing'}: {start.says}"
+        return notes
 
     @property
     def empty(self) -> list[str]:
@@ -77,7 +87,15 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
 
 
 def assemble(
-    settings: Settings, data: Dataset, shares: Partition, clients: list[str], content: str, notes: list[str]
+    settings: Settings,
+    data: Dataset,
+    shares: Partition,
+    clients: list[str],
+    content: str,
+    notes: list[str],
+    *,
+    deployed: bool = False,
+    key: Key | None = None,
 ) -> Plan:
     """A run of these clients; `data` need not hold their pictures, and `content` names what they hold."""
     for name in shares.names:
@@ -95,15 +113,21 @@ def assemble(
         settings.entropy,
     )
     method = config.build_method(settings, task)
-    start, start_digest = _earlier(settings)
+    start, start_digest, start_run = _earlier(settings)
     run = config.identity(settings, content, start_digest)
+    earlier = inherited(Path(settings.start), start_run, method.mechanism, deployed) if settings.start else None
     if psi := feature_network(settings):
         load_features(psi)  # what is missing shows here, not in every client
         if saw(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
     notes += _privacy_notes(method, shares)
     folder = Folder(Path(settings.out))
-    plan = Plan(settings, data, shares, clients, method, run, folder, start, tuple(notes), _against(settings))
+    if method.mechanism is not None and earlier is not None and earlier.flaw:
+        notes.append(f"not private, whatever noise is added: {earlier.flaw}")
+    plan = Plan(
+        settings, data, shares, clients, method, run, folder, start, tuple(notes), _against(settings), earlier,
+        deployed, key,
+    )  # fmt: skip
     _check(plan)
     return plan
 
@@ -200,10 +224,10 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _earlier(s: Settings) -> tuple[store.State | None, str]:
-    """The server's state where `from` ended, and a name for its content."""
+def _earlier(s: Settings) -> tuple[store.State | None, str, bytes]:
+    """The server's state where `from` ended, a digest of its content, and the id of that run."""
     if s.start is None:
-        return None, ""
+        return None, "", b""
     place = Folder(Path(s.start))
     if not place.checkpoint.exists():
         raise VitrailError(
@@ -212,5 +236,6 @@ def _earlier(s: Settings) -> tuple[store.State | None, str]:
     was = config.resolve(str(place.settings), {}).method
     if was != s.method:
         raise VitrailError(f"from={s.start}: that run is of method {was}, this one of {s.method}; take one of the same")
-    state: store.State = store.load(place.checkpoint)["federation"]["server"]
-    return state, digest(place.checkpoint.read_bytes()).hex()
+    tree = store.load(place.checkpoint)
+    state: store.State = tree["federation"]["server"]
+    return state, digest(place.checkpoint.read_bytes()).hex(), bytes(tree["run"])

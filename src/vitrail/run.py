@@ -31,6 +31,7 @@ from vitrail.personal_grids import draw_personal
 from vitrail.plan import Plan, prepare
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.privacy.run_ledger import RunLedger
+from vitrail.privacy.signing import kept_key
 from vitrail.problems import GIVEN
 from vitrail.report import write_report
 from vitrail.rng import Rng
@@ -104,7 +105,7 @@ class Run:
     @property
     def privacy(self) -> str:
         """What may be said of its privacy; ledger.json says why."""
-        return str(read_ledger(Folder(self.folder).ledger)[-1]["says"])
+        return [str(entry["says"]) for entry in read_ledger(Folder(self.folder).ledger) if "says" in entry][-1]
 
     @property
     def generator(self) -> Generator:
@@ -187,23 +188,30 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
     folder.rewind(fed.round)
     if not saved and any(map(len, plan.partition.indices)):
         draw_partition(plan.partition, plan.data, folder.partition)
-    ledger = RunLedger(folder.ledger, plan)
-    best: dict[str, Any] | None = saved.get("best") if saved else None
+    ledger = RunLedger(folder.ledger, plan, lambda: plan.key or kept_key(folder.key))
     journal = Journal(folder.answers)
 
     def chosen(t: int) -> list[str]:
         return choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", t))
 
     def save() -> None:
-        tree = {"run": plan.id, "federation": fed.tree(), "closed": closed, "best": best}
+        tree = {"run": plan.id, "federation": fed.tree(), "closed": closed}
         store.save(folder.checkpoint, tree, private=True)
         journal.clear()
+
+    def publish(row: dict[str, Any]) -> dict[str, Any]:
+        """Draw, measure and log the round of the checkpoint, after it is saved: a crash must not noise a sum twice."""
+        shown = look(plan, fed, row, gauge, ledger) if closed else row
+        folder.log(shown)
+        return shown
 
     if not saved and method.free_rounds:
         save()  # where keys come from the operating system, what clients answer to must outlive a kill
     watch.begin(plan, fed.round)
     with one_thread(), make_engine(plan) as engine:
         gauge = gauge_for(plan.data, plan.against) if s.measure_every != 0 else None
+        if (row := folder.unpublished(fed.round)) is not None:
+            publish(row)
         while fed.round < s.rounds:
             began = time.perf_counter()
             played = stretch(
@@ -215,31 +223,50 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
                 closed, void = (closed, void + 1) if outcome.void else (closed + 1, 0)
                 row = _row(outcome, time.perf_counter() - began)
                 began = time.perf_counter()
-                fed = after or fed
-                if after and closed:
-                    row, best = look(plan, fed, row, gauge, best, ledger)
-                folder.log(row)
                 if after:
+                    fed = after
+                    folder.hold(row)
                     save()
+                    row = publish(row)
+                else:
+                    folder.log(row)
                 watch.round(outcome, row)
-            if void >= VOID_LIMIT:
-                raise VitrailError(
-                    f"stopped: {void} rounds in a row changed nothing, the last because {outcome.void}"
-                    f"{_reasons(outcome)}; mend that, then `vitrail resume {folder.path}` goes on with the next round"
-                )
+            _check_void(void, outcome, folder)
         journal.clear()  # a kill may have come between the last checkpoint and this
-        if not closed:
-            raise VitrailError(
-                f"no round changed the model, so there is none to keep; {folder.metrics} says who was left out, why: "
-                f"mend that, then repeat the run with `vitrail run {folder.settings} out=...`"
-            )
+        _check_closed(closed, folder)
         ledger.closes()
         finish(plan, fed, gauge, ledger)
         draw_personal(plan, fed.server)
+    return _ended(plan, watch)
+
+
+def _ended(plan: Plan, watch: Watch) -> Run:
+    """The finished run, with its report."""
+    folder = plan.folder
+    folder.key.unlink(missing_ok=True)  # the ledger has its last entry: no other can be signed with this key
+    folder.held.unlink(missing_ok=True)
     write_report([folder.path], folder.report)
-    run = Run(folder.path, s, folder.rows())
+    run = Run(folder.path, plan.settings, folder.rows())
     watch.end(run)
     return run
+
+
+def _check_void(void: int, outcome: Outcome, folder: Folder) -> None:
+    """Stop a run whose rounds change nothing."""
+    if void >= VOID_LIMIT:
+        raise VitrailError(
+            f"stopped: {void} rounds in a row changed nothing, the last because {outcome.void}"
+            f"{_reasons(outcome)}. Fix this, then continue with `vitrail resume {folder.path}`"
+        )
+
+
+def _check_closed(closed: int, folder: Folder) -> None:
+    """Refuse to store a model that no round has changed."""
+    if not closed:
+        raise VitrailError(
+            f"no round changed the model, so none is stored; {folder.metrics} lists who was excluded, and why. "
+            f"Fix this, then repeat the run with `vitrail run {folder.settings} out=...`"
+        )
 
 
 def _reasons(o: Outcome) -> str:

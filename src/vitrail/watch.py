@@ -123,7 +123,7 @@ class Terminal:
         drawn = (run.folder / "samples.png").exists()
         goal, sign = ("fd", 1) if drawn else ("accuracy", -1)
         best = min((row for row in run.rows if goal in row), key=lambda row: sign * row[goal], default=None)
-        if best:
+        if best and (run.folder / "best.safetensors").exists():
             kept = escape(str(run.folder / "best.safetensors"))
             self.console.print(f"  best    {kept} (round {best['round'] + 1}, {goal} {number(best[goal])})")
         if drawn:

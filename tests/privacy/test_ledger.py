@@ -52,9 +52,10 @@ def test_a_changed_line_shows(ledger, how):
 def test_lines_cut_off_at_the_end_show_by_the_model_file(tmp_path):
     run = vitrail.train("moments", data="digits", size=8, rounds=2, local_steps=1, batch=10, workers=1, grids=0,
                         measure_every=0, out=str(tmp_path / "run"))  # fmt: skip
-    entries, stands = read_run_ledger(run.folder)
+    checked = read_run_ledger(run.folder)
+    entries = checked.entries
     assert [e["kind"] for e in entries] == ["opening", "round", "closing"]
-    assert "last line" in stands
+    assert "last line" in checked.model
     assert entries[0]["private"] is True
     path = run.folder / "ledger.json"
     whole = path.read_text("utf-8")
@@ -110,7 +111,7 @@ def test_after_a_restart_no_round_stands_twice(tmp_path):
                       out=str(tmp_path / "run"), **SMALL)  # fmt: skip
     assert [e["kind"] for e in read(tmp_path / "run/ledger.json")] == ["opening", "round", "round"]
     run = vitrail.resume(tmp_path / "run")
-    entries, _ = read_run_ledger(run.folder)
+    entries = read_run_ledger(run.folder).entries
     assert [e.get("round") for e in entries] == [None, 0, 1, 2, None]
     assert entries[-1]["epsilon"] == pytest.approx(9.8, rel=1e-4)
     assert entries[-1]["checked_epsilon"] == pytest.approx(9.8, rel=0.01)

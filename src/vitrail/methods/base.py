@@ -111,6 +111,7 @@ class Model:
 
     kind: str
     tree: State
+    unnoised: str = ""  # private data that it has seen without noise, whatever the run's mechanism: it is not private
 
 
 class Method(Protocol):

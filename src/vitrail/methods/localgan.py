@@ -201,5 +201,7 @@ class LocalGan(LocalGanSettings):
         made = {"generator": Model("mixture", {**mixed, "parts": [G.state_dict() for G in parts]})}
         if server["classifier"] is not None:
             C = from_vector(network(self.task.shape[0], self.task.classes), server["classifier"]["network"])
-            made["classifier"] = Model("classifier", {**about, "weights": C.state_dict()})
+            real = server["real"] if self.real_share else None
+            seen = f"the {len(real['pixels'])} images that the server itself has" if real else ""
+            made["classifier"] = Model("classifier", {**about, "weights": C.state_dict()}, seen)
         return made

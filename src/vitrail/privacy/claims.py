@@ -3,28 +3,59 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from vitrail.privacy.accounting import accountant_of, epsilon, second_opinion
-from vitrail.privacy.mechanism import Mechanism
+from vitrail.privacy.accounting import Spent, accountant_of, epsilon, second_opinion
+from vitrail.privacy.mechanism import Mechanism, Noise
 
 NOTHING = "not private: nothing was noised"
+SEED_IN_DEPLOYMENT = "its noise follows from the run's seed, which the server knows; use entropy=os"
 
 
 def claim(
-    mechanism: Mechanism | None, answers: int, delta: float, entropy: str, leaves: str = "", flaw: str = ""
+    mechanism: Mechanism | None,
+    answers: int,
+    delta: float,
+    entropy: str,
+    leaves: str = "",
+    flaw: str = "",
+    *,
+    before: Spent = (),
+    deployed: bool = False,
 ) -> dict[str, Any]:
-    """All that is promised after so many answers of one client, as plain values; with a flaw, nothing is."""
+    """All that is claimed after this many answers of one client, as plain values.
+
+    Args:
+        mechanism: What protects the data; None claims nothing.
+        answers: Answers of the client that answered most.
+        delta: δ of the claim.
+        entropy: Where noise comes from: "os" or "seed".
+        leaves: What leaves a client, where no mechanism says so.
+        flaw: Why nothing may be claimed although there is a mechanism.
+        before: Releases of the run that this one started from; they are composed with its own.
+        deployed: Whether clients were nodes of their own; otherwise the claim says that the run was simulated.
+    """
     if mechanism is None:
         return {"private": False, "says": NOTHING, "leaves": leaves}
+    if deployed and entropy != "os":
+        flaw = flaw or SEED_IN_DEPLOYMENT
     releases = mechanism.answers(answers)
-    spent = [(mechanism.noise, releases)]
+    spent = [*before, (mechanism.noise, releases)]
     eps = epsilon(spent, delta)
     other, check = second_opinion(spent, delta)
     noise = mechanism.noise
+    source = "the operating system" if entropy == "os" else "the run's seed"
+    says = sentence(mechanism, eps, delta)
+    if before and math.isfinite(eps):
+        says += f", together with the run that it started from; by itself {epsilon(spent[-1:], delta):.3g}"
+    if not deployed and not says.startswith("not private"):
+        says = f"simulated, with noise from {'the operating system' if entropy == 'os' else 'the seed'}: {says}"
     found: dict[str, Any] = {
         "private": not mechanism.assumed and not flaw and math.isfinite(eps),
-        "says": f"not private: {flaw}" if flaw else sentence(mechanism, eps, delta),
+        "says": f"not private: {flaw}" if flaw else says,
+        "simulated": not deployed,
         "mechanism": mechanism.name,
         "unit": mechanism.unit,
         "adjacency": mechanism.adjacency,
@@ -33,15 +64,17 @@ def claim(
         "noise": "discrete Gaussian" if noise.discrete else "Gaussian",
         "sigma": mechanism.sigma,
         "multiplier": noise.multiplier,
-        "noise_from": "the operating system" if entropy == "os" else "the run's seed: a simulation",
+        "noise_from": source if deployed else f"{source}: a simulation",
         "sampling": "none" if noise.rate == 1 else f"Poisson, rate {noise.rate:g}",
-        "composition": _composition(mechanism, releases),
+        "composition": _composition(mechanism, releases) + (", after the run that it started from" if before else ""),
         "accountant": accountant_of(spent),
         "epsilon": _finite(eps),
         "delta": delta,
         "checked_by": other,
         "checked_epsilon": _finite(check),
-        "trust": mechanism.trust,
+        "once": mechanism.once,
+        "spent": write_spent(spent),
+        "trust": mechanism.trust if deployed else _simulated(mechanism.trust, entropy),
         "leaves": mechanism.leaves,
     }
     if mechanism.assumed:
@@ -51,6 +84,16 @@ def claim(
     if mechanism.bound:
         found["bound"] = mechanism.bound
     return found
+
+
+def write_spent(spent: Spent) -> list[dict[str, Any]]:
+    """Releases as plain values, from which a reader can compute ε again."""
+    return [{**asdict(noise), "answers": answers} for noise, answers in spent]
+
+
+def read_spent(found: Sequence[dict[str, Any]]) -> list[tuple[Noise, int]]:
+    """The releases that a ledger records."""
+    return [(Noise(**{k: v for k, v in one.items() if k != "answers"}), int(one["answers"])) for one in found]
 
 
 def sentence(mechanism: Mechanism | None, eps: float, delta: float) -> str:
@@ -65,6 +108,14 @@ def sentence(mechanism: Mechanism | None, eps: float, delta: float) -> str:
     if mechanism.assumed:
         return f"assumed, not proven: {says}, if {mechanism.assumed}"
     return says
+
+
+def _simulated(trust: str, entropy: str) -> str:
+    """Who must be trusted in a simulation: whoever runs it has all images."""
+    here = "this run was simulated: whoever ran it has all images"
+    if entropy != "os":
+        here += ", and whoever knows the seed, which settings and model file name, can remove the noise"
+    return f"{here}. In a deployment: {trust}"
 
 
 def _composition(mechanism: Mechanism, releases: int) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitrail.errors import Malformed, VitrailError
 from vitrail.privacy.accounting import answers_within, delta_at, epsilon, multiplier_for
-from vitrail.privacy.ledger import Entry, read
+from vitrail.privacy.ledger import Entry, read, signers
 from vitrail.privacy.mechanism import Mechanism
 
 Rows = list[tuple[str, str]]
@@ -31,7 +32,14 @@ def claim_rows(claim: Mapping[str, Any]) -> Rows:
         ]
         rows += [(name, str(claim[name])) for name in ("assumed", "public", "bound") if claim.get(name)]
         rows.append(("trusted", str(claim["trust"])))
-    names = {"leaves": "leaves", "features": "features", "secure_aggregation": "secure sums", "budget": "budget"}
+    names = {
+        "leaves": "leaves",
+        "selection": "selection",
+        "started_from": "started from",
+        "features": "features",
+        "secure_aggregation": "secure sums",
+        "budget": "budget",
+    }
     return rows + [(shown, str(claim[name])) for name, shown in names.items() if claim.get(name)]
 
 
@@ -60,21 +68,69 @@ def other_choices(mechanism: Mechanism, answers: int, delta: float, budget: floa
     return rows
 
 
-def read_run_ledger(folder: Path) -> tuple[list[Entry], str]:
-    """A run's ledger, whose chain holds, and how it stands to the model file."""
+@dataclass(frozen=True)
+class Checked:
+    """A run's ledger whose chain and signatures hold."""
+
+    entries: list[Entry]
+    model: str  # how it stands to the model file
+    recomputed: bool  # whether ε was computed again from what it records
+
+    @property
+    def signed(self) -> str:
+        """Who signed it, in words."""
+        keys = signers(self.entries)
+        if not keys:
+            return "not signed (version 0.1.0 signed nothing): anyone could have rewritten it"
+        return f"signed by {' and '.join(keys)}"
+
+    @property
+    def proves(self) -> str:
+        """What a ledger that passes all checks proves, and what it does not."""
+        again = "ε follows from the noise and rounds that it records" if self.recomputed else "ε was not recomputed"
+        if not signers(self.entries):
+            return f"that its entries fit together; {again}. Not who wrote it, nor when, nor what ran."
+        return (
+            f"that the holder of the key wrote these entries in this order; {again}. Not that the code which ran adds "
+            "this noise, nor whose key it is: compare it with one that you know (--key)."
+        )
+
+    def check_key(self, key: str) -> None:
+        """Refuse a ledger that another key has signed."""
+        if signers(self.entries) != [key.lower()]:
+            raise Malformed(f"the ledger is {self.signed}, not by {key}: it is of another party, or was rewritten")
+
+
+def read_run_ledger(folder: Path) -> Checked:
+    """Read a run's ledger and check its chain, its signatures, its ε, and that the model file names it.
+
+    Raises:
+        VitrailError: there is no ledger.
+        Malformed: one of the checks fails.
+    """
     from vitrail.folder import Folder
+    from vitrail.privacy.run_ledger import recompute
     from vitrail.report.header import read_about
 
     place = Folder(folder)
     if not place.ledger.exists():
         raise VitrailError(f"{folder} has no ledger.json: give the folder of a run")
     entries = read(place.ledger)
+    try:
+        if entries[0]["kind"] != "opening":
+            raise Malformed("it does not begin with an opening entry")
+        recomputed = recompute(entries)
+    except Malformed as e:
+        raise Malformed(f"{place.ledger}: {e}") from e
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as e:
+        raise Malformed(f"{place.ledger}: an entry lacks what it should have ({type(e).__name__}: {e})") from e
     head = read_about(place.model).get("ledger")
     if head is None:
-        return entries, "there is no model file yet to compare it with"
+        return Checked(entries, "there is no model file yet to compare it with", recomputed)
     at = next((e["n"] for e in entries if e["hash"] == head), None)
     if at is None:
         raise Malformed(f"{place.model} names a line that {place.ledger} does not have: one of them is of another run")
+    stands = "the model file names its last line"
     if at + 1 < len(entries):
-        return entries, f"the model file names line {at + 2}, {len(entries) - at - 1} before the last"
-    return entries, "the model file names its last line"
+        stands = f"the model file names line {at + 2}, {len(entries) - at - 1} before the last"
+    return Checked(entries, stands, recomputed)

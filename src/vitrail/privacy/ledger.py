@@ -1,63 +1,93 @@
-"""The ledger: what a run releases, written before it leaves, each line chained to the one before by a hash.
+"""The ledger: what a run releases, written before it leaves, each entry chained to the one before and signed.
 
-ledger.json is a JSON list with one entry a line. An entry's `hash` covers all its other fields and the hash of the
-entry before it, so a line that was changed, removed or put in shows; the last hash stands in the model file.
+ledger.json is a JSON list with one entry per line. An entry's `hash` covers all its fields but `hash`, `key` and
+`signature`, and with `previous` the hash of the entry before it; the model file stores the last hash. `signature` is
+an Ed25519 signature of `hash` by `key`. The hash leaves the key out so that a run repeated from its seed has the same
+hashes, and so the same model file, under another key. Ledgers of version 0.1.0 have no signatures.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vitrail.atomic import write_atomically
 from vitrail.errors import Malformed
+from vitrail.privacy.signing import Key, signed_by
 
 Entry = dict[str, Any]
+_UNHASHED = ("hash", "key", "signature")
+_PURPOSE = b"ledger entry"
 
 
 def _hash(entry: Entry) -> str:
-    plain = {k: v for k, v in entry.items() if k != "hash"}
+    plain = {k: v for k, v in entry.items() if k not in _UNHASHED}
     return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 class Ledger:
-    """A chained list of entries in a file."""
+    """A chained list of entries in a file; `key` returns the key that signs new ones."""
 
-    def __init__(self, path: Path, private: bool = False) -> None:
-        self.path, self.private = path, private
+    def __init__(self, path: Path, private: bool = False, key: Callable[[], Key] | None = None) -> None:
+        self.path, self.private, self.key = path, private, key
         self.entries = read(path) if path.exists() else []
 
     @property
     def head(self) -> str:
-        """The hash of the last entry: it names all that stands before."""
+        """The hash of the last entry, which commits to all entries before it."""
         return str(self.entries[-1]["hash"]) if self.entries else ""
 
     def write(self, **facts: Any) -> None:
-        """Add an entry; it is on the disk when this returns."""
+        """Append an entry; it is on disk when this returns."""
         entry: Entry = {"n": len(self.entries), **facts, "previous": self.head}
-        self.entries.append(entry | {"hash": _hash(entry)})
+        entry["hash"] = _hash(entry)
+        if self.key is not None:
+            key = self.key()
+            entry |= {"key": key.public.hex(), "signature": key.sign(_PURPOSE, entry["hash"].encode()).hex()}
+        self.entries.append(entry)
         lines = ",\n".join(json.dumps(e, ensure_ascii=False) for e in self.entries)
         write_atomically(self.path, f"[\n{lines}\n]\n".encode(), 0o600 if self.private else 0o644)
 
     def once(self, **facts: Any) -> None:
-        """Add an entry unless it stands there already, as after a restart."""
+        """Append an entry unless one with these facts exists, as after a restart."""
         if not any(entry.items() >= facts.items() for entry in self.entries):
             self.write(**facts)
 
 
 def read(path: Path) -> list[Entry]:
-    """All entries of a ledger whose chain holds."""
+    """Read a ledger and check its chain and signatures.
+
+    Raises:
+        Malformed: the file is no ledger, an entry does not follow from those before it, or a signature is not valid.
+    """
     try:
         entries = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise Malformed(f"{path} is not a ledger: {e}") from e
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-        raise Malformed(f"{path} is not a ledger: it is no list of entries")
+        raise Malformed(f"{path} is not a ledger: it is not a list of entries")
     previous = ""
+    signed = any("signature" in entry for entry in entries)
     for n, entry in enumerate(entries):
         if entry.get("n") != n or entry.get("previous") != previous or entry.get("hash") != _hash(entry):
-            raise Malformed(f"{path}: line {n + 2} does not follow from what stands above: the ledger was changed")
+            raise Malformed(f"{path}: line {n + 2} does not follow from the lines above: the ledger was changed")
+        if signed and not _signature_holds(entry):
+            raise Malformed(f"{path}: line {n + 2} has no valid signature: the ledger was changed")
         previous = entry["hash"]
     return entries
+
+
+def signers(entries: list[Entry]) -> list[str]:
+    """The public keys that signed the entries, each once, in order; none for a ledger of version 0.1.0."""
+    return list(dict.fromkeys(str(entry["key"]) for entry in entries if "signature" in entry))
+
+
+def _signature_holds(entry: Entry) -> bool:
+    try:
+        key, signature = bytes.fromhex(entry["key"]), bytes.fromhex(entry["signature"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    return signed_by(key, signature, _PURPOSE, entry["hash"].encode())

@@ -14,11 +14,14 @@ def ledger_table(folder: Path) -> tuple[Table | None, str]:
     if not (folder / "ledger.json").exists():
         return None, ""
     try:
-        entries, stands = read_run_ledger(folder)
+        checked = read_run_ledger(folder)
+        entries = checked.entries
         rows = [list(row) for row in claim_rows(entries[0])]
-        if entries[-1]["kind"] == "closing":
-            rows.append(["in the end", str(entries[-1]["says"])])
+        rows += [["in the end", str(entry["says"])] for entry in entries if entry["kind"] == "closing"]
     except (VitrailError, KeyError, ValueError, TypeError, IndexError) as e:
         return None, f"ledger.json cannot be relied on: {e}"
-    note = f"ledger.json has {len(entries)} lines, chained by hashes; {stands}. The chain held when this page was made."
+    note = (
+        f"ledger.json has {len(entries)} entries, chained by hashes and {checked.signed}; {checked.model}. When this "
+        f"page was made, the chain proved {checked.proves}"
+    )
     return Table("What is promised, and what it rests on", ["", "as written before anything left"], rows, note), ""

@@ -81,6 +81,8 @@ def _distance(run: Facts) -> Tile:
     if lowest is None:
         return Tile("Distance (fd)", "Not measured", "along the way")
     last, value = measured[-1]
+    if run.best_size is None:  # a private run keeps its last round alone
+        return Tile("Distance (fd)", number(value), f"round {last.number}" + (f"; by {run.ruler}" if run.ruler else ""))
     detail = f"best, round {lowest[0].number}; last {number(value)}, round {last.number}"
     if lowest[0] is last:
         detail = f"best and last, round {last.number}"

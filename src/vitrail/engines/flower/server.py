@@ -33,7 +33,7 @@ from vitrail.errors import VitrailError
 from vitrail.folder import Folder
 from vitrail.home import home
 from vitrail.plan import Plan, assemble, complete
-from vitrail.privacy.signing import kept_key
+from vitrail.privacy.signing import Key, kept_key
 from vitrail.problems import NODES
 from vitrail.run import Run, play
 from vitrail.watch import Terminal
@@ -57,7 +57,7 @@ def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
         roster = Roster(grid, Terms.offer(settings), settings.timeout, proof=proof)
         proof.about = roster.told
         facts = found or _new(place, roster, settings)
-        plan = deployed(settings, facts)
+        plan = deployed(settings, facts, proof.key)
         if facts["id"] not in ("", plan.id.hex()):
             raise VitrailError(
                 f"out={place.path} holds a run with other settings; use those of {place.settings}, or another out="
@@ -87,6 +87,8 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     if not values.get("out"):
         raise VitrailError("the run config names no folder; give -c 'out=\"FOLDER\"', on the machine of the SuperLink")
     values.setdefault("data", NODES)
+    begun = Folder(Path(values["out"])).settings
+    values.setdefault("entropy", config.resolve(str(begun), {}).entropy if begun.exists() else "os")
     return config.resolve(values, {"engine": "flower"})
 
 
@@ -122,8 +124,14 @@ def _keep(place: Folder, facts: dict[str, Any], plan: Plan) -> None:
         write_atomically(place.settings, config.to_toml(plan.settings, __version__).encode())
 
 
-def deployed(settings: Settings, facts: Mapping[str, Any]) -> Plan:
-    """A run over nodes that are what they said; only what the server's own settings name is loaded."""
+def deployed(settings: Settings, facts: Mapping[str, Any], key: Key | None = None) -> Plan:
+    """A run over nodes that are what they said; only what the server's own settings name is loaded.
+
+    Args:
+        settings: The run's settings.
+        facts: What the nodes described, as nodes.json stores it.
+        key: The server's key, which signs the ledger.
+    """
     shape, names = tuple(facts["shape"]), tuple(facts["names"])
     classes = tuple(facts["classes"]) if settings.labels == "auto" else ()
     none = np.empty(0, np.int64)
@@ -146,7 +154,9 @@ def deployed(settings: Settings, facts: Mapping[str, Any]) -> Plan:
         data = own
     shares = Partition(NODES, names, (none,) * len(names), held)
     settings = complete(settings, data)
-    return assemble(settings, data, shares, list(names), facts["nonce"], notes)
+    if settings.entropy == "seed":
+        notes.append("entropy=seed: noise and secrets follow from the seed, which the server knows; for trials only")
+    return assemble(settings, data, shares, list(names), facts["nonce"], notes, deployed=True, key=key)
 
 
 def deliver(grid: Grid, roster: Roster, plan: Plan) -> dict[str, int]:

@@ -1,0 +1,59 @@
+"""What a run inherits from the one it starts from (`from=`): releases to be composed with its own, or a flaw.
+
+A model trained from an earlier state depends on the earlier data too. Its claim therefore covers both runs, and there
+is none where the earlier run's is missing, cannot be verified, or protects another unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrail.errors import VitrailError
+from vitrail.privacy.accounting import Spent
+from vitrail.privacy.claims import read_spent
+from vitrail.privacy.explain import read_run_ledger
+from vitrail.privacy.ledger import signers
+from vitrail.privacy.mechanism import Mechanism
+from vitrail.privacy.run_ledger import most_asked
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """The earlier run's claim as far as it concerns this one's."""
+
+    run: str  # the earlier run's folder, as the settings name it
+    spent: Spent = ()
+    flaw: str = ""  # why nothing may be claimed after such a start
+    says: str = ""  # the earlier run's own claim
+    head: str = ""  # hash of its ledger's last entry
+
+
+def inherited(folder: Path, run_id: bytes, mechanism: Mechanism | None, deployed: bool) -> Inherited:
+    """Read the ledger of the run in a folder whose checkpoint, of this run id, is the start of another run."""
+    name = folder.name
+    try:
+        checked = read_run_ledger(folder)
+    except VitrailError as e:
+        return Inherited(name, flaw=f"it started from {name}, whose ledger cannot be verified ({e})")
+    entries, first = checked.entries, checked.entries[0]
+    says, head = str(entries[-1].get("says", first["says"])), str(entries[-1]["hash"])
+
+    def flawed(why: str) -> Inherited:
+        return Inherited(name, (), f"it started from {name}, {why}", says, head)
+
+    if not first["private"]:
+        return flawed(f"which is not private ({first['says'].removeprefix('not private: ')})")
+    if not signers(entries) or not checked.recomputed:
+        return flawed("whose ledger cannot be verified: it has no signatures, as in version 0.1.0")
+    if first["run"] != run_id.hex():
+        return flawed("whose ledger is that of another run than its checkpoint")
+    if mechanism is not None and (first["unit"], first["adjacency"]) != (mechanism.unit, mechanism.adjacency):
+        theirs, ours = (f"{unit}s ({how})" for unit, how in (
+            (first["unit"], first["adjacency"]), (mechanism.unit, mechanism.adjacency)))  # fmt: skip
+        return flawed(f"which protects {theirs}, and this run {ours}: they cannot be added up")
+    if deployed and first["noise_from"] != "the operating system":
+        return flawed("which was simulated")
+    planned = read_spent(first["spent"])
+    noise, asked = planned[-1][0], most_asked(entries)
+    return Inherited(name, (*planned[:-1], (noise, min(asked, 1) if first["once"] else asked)), "", says, head)

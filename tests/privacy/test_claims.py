@@ -1,0 +1,235 @@
+"""What a run claims of its privacy is what it delivers: starts, products, noise sources and selection are all counted."""
+
+import json
+import shutil
+
+import pytest
+
+import vitrail
+from vitrail.config import resolve
+from vitrail.engines.flower.server import _settings, deployed
+from vitrail.errors import VitrailError
+from vitrail.evaluate.stored import evaluate_stored
+from vitrail.plan import prepare
+from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.claims import read_spent
+from vitrail.privacy.explain import read_run_ledger
+from vitrail.privacy.ledger import Ledger, read
+from vitrail.privacy.run_ledger import opening
+from vitrail.privacy.signing import Key
+
+SMALL = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "grids": 0, "measure_every": 0}
+GAN = {**SMALL, "width": 4, "z": 8, "batch": 64, "d_norm": "group"}
+DP_SGD = {"privacy": "dp-sgd", "epsilon": 1.0}
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory):
+    """Finished runs of fedgan to start from: not private, private by example, private by client."""
+    root = tmp_path_factory.mktemp("starts")
+    kinds = {"plain": {}, "examples": DP_SGD, "clients": {"privacy": "dp-fedavg", "epsilon": 5.0}}
+    for name, more in kinds.items():
+        vitrail.train("fedgan", out=str(root / name), **GAN, **more)
+    return root
+
+
+def claimed(start, **more):
+    """The claim of a run with DP-SGD at ε = 1 that starts from another."""
+    return opening(prepare(resolve("fedgan", {**GAN, **DP_SGD, "from": str(start), "out": "-", **more})))
+
+
+def test_a_start_that_was_not_private_makes_the_new_run_not_private(starts, tmp_path):
+    run = vitrail.train("fedgan", out=str(tmp_path / "r2"), start=str(starts / "plain"), **GAN, **DP_SGD)
+    first, *_, last = read(run.folder / "ledger.json")
+    assert [first["private"], last["private"]] == [False, False]
+    assert run.privacy.startswith("not private: it started from plain, which is not private")
+    assert vitrail.load(run.folder).about["privacy"] == run.privacy
+    assert (claimed(run.folder))["private"] is False, "nor does a third run that starts from the second"
+
+
+def test_a_private_start_is_composed_with_the_new_run(starts):
+    alone, both = (opening(prepare(resolve("fedgan", {**GAN, **DP_SGD, "out": "-"}))), claimed(starts / "examples"))
+    assert both["private"] is True
+    own = read_spent(alone["spent"])
+    assert both["epsilon"] == pytest.approx(epsilon([*own, *own], both["delta"]), rel=1e-6)
+    assert alone["epsilon"] < both["epsilon"] < 2 * alone["epsilon"]
+    assert "together with the run that it started from; by itself 1" in both["says"]
+
+
+def test_a_start_that_protects_another_unit_cannot_be_added_up(starts):
+    found = claimed(starts / "clients")
+    assert not found["private"]
+    assert "which protects clients (replace one), and this run examples (add or remove one)" in found["says"]
+
+
+def test_a_start_whose_ledger_is_missing_changed_or_unsigned_cannot_be_verified(starts, tmp_path):
+    def changed(name, change):
+        copy = tmp_path / name
+        shutil.copytree(starts / "examples", copy)
+        change(copy / "ledger.json")
+        found = claimed(copy)
+        assert found["private"] is False
+        return found["says"]
+
+    assert "has no ledger.json" in changed("missing", lambda path: path.unlink())
+    assert "was changed" in changed("edited", lambda path: path.write_text(path.read_text().replace("Poisson", "none")))
+    assert "no signatures" in changed("unsigned", unsigned)
+
+
+def unsigned(path):
+    """A ledger as version 0.1.0 wrote it: chained, and signed by nobody."""
+    entries = [{k: v for k, v in e.items() if k not in ("key", "signature")} for e in json.loads(path.read_text())]
+    path.write_text(json.dumps(entries))
+
+
+@pytest.mark.parametrize("method", ["psfedgan", "fullgan"])
+def test_a_classifier_that_saw_the_servers_images_without_noise_says_so(method, tmp_path):
+    tiny = {"classifier_rounds": 1, "classifier_steps": 1, "d_width": 4, "steps": 1, "rounds": 2, "batch": 8}
+    how = {**GAN, **tiny, **DP_SGD, "server_share": 0.1}
+    how.pop("d_norm")
+    run = vitrail.train(method, out=str(tmp_path / "run"), **how)
+    assert "ε = 1 at" in vitrail.load(run.folder).about["privacy"]
+    said = vitrail.load_classifier(run.folder).about["privacy"]
+    assert said.startswith("not private: it was trained on the ")
+    alone = vitrail.train(method, out=str(tmp_path / "alone"), **{**how, "server_share": 0.0})
+    assert "ε = 1 at" in vitrail.load_classifier(alone.folder).about["privacy"], "without such images it follows from D"
+
+
+FACTS = {"shape": [1, 8, 8], "classes": ["a", "b"], "names": ["n", "s"], "nonce": "00"}
+
+
+def test_in_a_deployment_noise_comes_from_the_operating_system_unless_told_otherwise(tmp_path):
+    settings = _settings({"settings": "moments clients=2 size=8", "out": str(tmp_path / "x")})
+    assert settings.entropy == "os"
+    found = opening(deployed(settings, FACTS))
+    assert (found["private"], found["simulated"]) == (True, False)
+    assert found["trust"].startswith("nobody")
+
+
+def test_in_a_deployment_noise_from_the_seed_is_not_private(tmp_path):
+    settings = _settings({"settings": "moments clients=2 size=8 entropy=seed", "out": str(tmp_path / "x")})
+    found = opening(deployed(settings, FACTS))
+    assert found["private"] is False
+    assert "which the server knows" in found["says"]
+
+
+def test_a_deployment_that_was_begun_with_noise_from_the_seed_continues_with_it(tmp_path):
+    begun = resolve("moments", {"clients": 2, "size": 8, "entropy": "seed", "out": str(tmp_path)})
+    (tmp_path / "settings.toml").write_text(vitrail.config.to_toml(begun, "0.1.0"))
+    assert _settings({"settings": "moments clients=2 size=8", "out": str(tmp_path)}).entropy == "seed"
+
+
+@pytest.mark.parametrize(("entropy", "words"), [("seed", "noise from the seed"), ("os", "the operating system")])
+def test_a_simulation_says_that_it_is_one(entropy, words):
+    found = opening(prepare(resolve("moments", {**SMALL, "entropy": entropy, "out": "-"})))
+    assert found["simulated"] is True
+    assert found["says"].startswith("simulated, with noise from")
+    assert words in found["says"]
+    assert ("whoever knows the seed" in found["trust"]) == (entropy == "seed")
+
+
+def test_a_private_run_keeps_no_best_round_and_its_ledger_says_what_was_selected(tmp_path):
+    how = {**SMALL, "measure_every": 1, "rounds": 2, "local_steps": 1, "batch": 10}
+    run = vitrail.train("moments", out=str(tmp_path / "private"), **how)
+    assert any("fd" in row for row in run.rows)
+    assert not (run.folder / "best.safetensors").exists()
+    selection = read(run.folder / "ledger.json")[0]["selection"]
+    assert "none was chosen" in selection
+    assert "held-out images of the same data, without noise" in selection
+    with pytest.raises(VitrailError, match="kept no best round"):
+        evaluate_stored(run.folder, best=True)
+    open_ = vitrail.train("moments", out=str(tmp_path / "open"), privacy="none", **how)
+    assert (open_.folder / "best.safetensors").exists()
+    assert "selection" not in read(open_.folder / "ledger.json")[0]
+
+
+# -- the ledger ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path):
+    return vitrail.train("moments", out=str(tmp_path / "run"), **{**SMALL, "local_steps": 1, "batch": 10})
+
+
+def rechained(path, change, **how):
+    """Rewrite a ledger's entries and chain them anew, as a forger would."""
+    entries = json.loads(path.read_text("utf-8"))
+    path.unlink()
+    forged = Ledger(path, **how)
+    for entry in entries:
+        change(entry)
+        forged.write(**{k: v for k, v in entry.items() if k not in ("n", "previous", "hash", "key", "signature")})
+        if not how and "signature" in entry:
+            forged.entries[-1] |= {"key": entry["key"], "signature": entry["signature"]}
+    path.write_text(json.dumps(forged.entries))
+
+
+def smaller(entry):
+    if "epsilon" in entry:
+        entry["says"] = entry["says"].replace("ε = 9.8", "ε = 0.1")
+        entry["epsilon"] = 0.1
+
+
+def test_a_ledger_is_signed_and_says_what_that_proves(run):
+    checked = read_run_ledger(run.folder)
+    (key,) = {entry["key"] for entry in checked.entries}
+    assert checked.recomputed
+    assert key in checked.signed
+    assert "Not that the code which ran adds this noise" in checked.proves
+    checked.check_key(key)
+    assert not (run.folder / "run.key").exists(), "after the last entry the key is gone"
+
+
+def test_a_forged_ledger_that_was_chained_anew_is_refused(run):
+    (run.folder / "model.safetensors").unlink()  # the forger replaces the model file too
+    rechained(run.folder / "ledger.json", smaller)
+    with pytest.raises(vitrail.errors.Malformed, match="no valid signature"):
+        read_run_ledger(run.folder)
+
+
+def test_a_forged_ledger_that_was_signed_by_another_key_states_another_epsilon_than_it_records(run):
+    (run.folder / "model.safetensors").unlink()
+    key = read_run_ledger(run.folder).entries[0]["key"]
+    rechained(run.folder / "ledger.json", smaller, key=lambda: Key(bytes(32)))
+    with pytest.raises(vitrail.errors.Malformed, match=r"states ε = 0.1; .* give 9.8"):
+        read_run_ledger(run.folder)
+    entries = json.loads((run.folder / "ledger.json").read_text())
+    assert entries[0]["key"] != key
+
+
+def test_a_ledger_of_another_key_is_refused_by_whoever_knows_the_right_one(run):
+    (run.folder / "model.safetensors").unlink()
+    key = read_run_ledger(run.folder).entries[0]["key"]
+
+    def more_noise(entry):
+        for one in entry.get("spent", []):
+            one["multiplier"] *= 10
+        if "epsilon" in entry:
+            entry["epsilon"] = epsilon(read_spent(entry["spent"]), entry["delta"])
+            entry["says"] = entry["says"].replace("ε = 9.8", f"ε = {entry['epsilon']:.3g}")
+
+    rechained(run.folder / "ledger.json", more_noise, key=lambda: Key(bytes(32)))
+    checked = read_run_ledger(run.folder)  # it is consistent: only the key shows that it is not the run's
+    with pytest.raises(vitrail.errors.Malformed, match="of another party, or was rewritten"):
+        checked.check_key(key)
+
+
+def test_a_closing_entry_must_count_the_answers_that_its_rounds_record(tmp_path):
+    run = vitrail.train("prism", privacy="mask-update", epsilon=9.8, out=str(tmp_path / "run"),
+                        **{**SMALL, "rounds": 2, "local_steps": 1, "batch": 10})  # fmt: skip
+    (run.folder / "model.safetensors").unlink()
+
+    def fewer(entry):
+        if entry["kind"] == "closing":
+            entry["spent"][-1]["answers"] = 1
+
+    rechained(run.folder / "ledger.json", fewer, key=lambda: Key(bytes(32)))
+    with pytest.raises(vitrail.errors.Malformed, match="counts 1 answers"):
+        read_run_ledger(run.folder)
+
+
+def test_the_same_run_under_another_key_has_the_same_hashes(run, tmp_path):
+    again = vitrail.train(str(run.folder / "settings.toml"), out=str(tmp_path / "again"))
+    one, two = (read(folder / "ledger.json") for folder in (run.folder, again.folder))
+    assert [e["hash"] for e in one] == [e["hash"] for e in two]
+    assert one[0]["key"] != two[0]["key"]

@@ -74,7 +74,10 @@ def test_the_saving_is_the_same_arrays_as_float32_over_what_was_sent(tmp_path):
 
 
 def test_the_best_round_is_the_one_with_the_lowest_distance_and_fd_comes_first(tmp_path):
-    facts = read(make_run(tmp_path / "x", [row(0, fd=30.0), row(1), row(2, fd=8.0), row(3, fd=9.5)]))
+    run = make_run(tmp_path / "x", [row(0, fd=30.0), row(1), row(2, fd=8.0), row(3, fd=9.5)])
+    assert ("9.5", "round 4") in [(t.value, t.detail) for t in headline(read(run))], "no best round was kept"
+    state.save(run / "best.safetensors", {"about": {}})
+    facts = read(run)
     found = best(facts.rounds)
     assert found is not None
     assert (found[0].number, found[1]) == (3, 8.0)

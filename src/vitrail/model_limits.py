@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitrail.errors import Malformed
 from vitrail.methods.base import Model
@@ -69,7 +68,7 @@ def fewest_coded_bytes(tree: Mapping[str, Any]) -> int:
     with torch.device("meta"):
         net = seeded_network(tree)
     weights = 4 * sum(p.numel() for p in net.parameters())
-    activation = _largest_activation(net, net.z, tree["classes"])
+    activation = largest_activation(net, tree["shape"][1], tree["classes"])
     return max(-(-(weights - FREE) // WEIGHTS_PER_BYTE), -(-(activation - FREE) // ACTIVATION_PER_BYTE), 0)
 
 
@@ -122,12 +121,12 @@ def _dense(tree: dict[str, Any], parts: list[Any]) -> int:
 
     net = Generator(tuple(tree["shape"]), tree["classes"], _whole(tree, "width"), _whole(tree, "z"))
     sizes = [check_tensors(net, weights) for weights in parts]
-    _check_activation(net, net.z, tree["classes"], min(sizes))
+    _check_activation(net, tree["shape"][1], tree["classes"], min(sizes))
     return sum(sizes)
 
 
 def _padpaf(tree: dict[str, Any]) -> int:
-    from vitrail.nets.padpaf import Generator, parts_of
+    from vitrail.nets.padpaf import parts_of
 
     for name in ("width", "latent", "style_depth"):
         _whole(tree, name)
@@ -135,8 +134,7 @@ def _padpaf(tree: dict[str, Any]) -> int:
     size = check_tensors(content, tree["content"])
     if "style" in tree:
         size += check_tensors(style, tree["style"])
-    net = Generator(content, style if "style" in tree else None)
-    _check_activation(net, net.z, tree["classes"], size)
+    _check_activation(content, tree["shape"][1], tree["classes"], size)
     return size
 
 
@@ -168,29 +166,29 @@ def check_tensors(net: nn.Module, weights: Any) -> int:
     return sum(t.nbytes for t in weights.values())
 
 
-class _Largest(TorchDispatchMode):
-    """Record the bytes of the largest tensor that any operation returns."""
+def largest_activation(net: nn.Module, side: int, classes: int) -> int:
+    """The bytes of the largest tensor that a generator computes for one batch of square images of this side.
 
-    nbytes = 0
+    It follows from the layers, for a pass on the meta device would import two seconds' worth of torch.
+    """
+    from vitrail.nets.generators import ResNet
+    from vitrail.nets.padpaf import Content
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
-        out = func(*args, **(kwargs or {}))
-        for t in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(t, Tensor):
-                self.nbytes = max(self.nbytes, t.nbytes)
-        return out
+    if isinstance(net, ResNet):  # each block doubles 4x4 before its first convolution
+        blocks: Any = net.blocks
+        maps = [(max(b.conv1.in_channels, b.conv1.out_channels), 8 << i) for i, b in enumerate(blocks)]
+        maps.append((net.last.out_channels, side))
+    elif isinstance(net, Content):
+        maps = [(max(net.features, net.last.out_channels), side)]
+    else:  # transposed convolutions: 4x4, then twice as large each time
+        layers = [m for m in net.modules() if isinstance(m, nn.ConvTranspose2d)]
+        maps = [(m.out_channels, 4 << i) for i, m in enumerate(layers)]
+    return STATISTICS_BATCH * max(8 * classes, *(4 * channels * n * n for channels, n in maps))
 
 
-def _largest_activation(net: nn.Module, z: int, classes: int) -> int:
-    """The bytes of the largest tensor that a network on the meta device computes for a batch."""
-    with torch.device("meta"), torch.no_grad(), _Largest() as largest:
-        net(torch.empty(STATISTICS_BATCH, z), torch.empty(STATISTICS_BATCH, dtype=torch.int64) if classes else None)
-    return largest.nbytes
-
-
-def _check_activation(net: nn.Module, z: int, classes: int, stored: int) -> None:
+def _check_activation(net: nn.Module, side: int, classes: int, stored: int) -> None:
     """Refuse a network on the meta device whose feature maps are out of proportion to the bytes that are stored."""
-    needed = _largest_activation(net, z, classes)
+    needed = largest_activation(net, side, classes)
     if needed > FREE + ACTIVATION_PER_BYTE * stored:
         raise Malformed(
             f"its network is too large for its file: it needs {needed:,} bytes for one feature map of "
@@ -203,7 +201,7 @@ def _check_shape(tree: dict[str, Any]) -> None:
     whole = isinstance(shape, list | tuple) and len(shape) == 3 and all(type(n) is int for n in shape)
     if not whole or not (1 <= shape[0] <= 4 and 1 <= shape[1] == shape[2] <= LARGEST_SIDE):
         raise Malformed(
-            f"shape = {_shown(shape)}; 1 to 4 channels and two equal sides of at most {LARGEST_SIDE} pixels are expected"
+            f"shape = {_shown(shape)}; 1 to 4 channels and equal sides of at most {LARGEST_SIDE} pixels are expected"
         )
 
 

@@ -69,7 +69,7 @@ def fewest_coded_bytes(tree: Mapping[str, Any]) -> int:
         net = seeded_network(tree)
     weights = 4 * sum(p.numel() for p in net.parameters())
     activation = largest_activation(net, tree["shape"][1], tree["classes"])
-    return max(-(-(weights - FREE) // WEIGHTS_PER_BYTE), -(-(activation - FREE) // ACTIVATION_PER_BYTE), 0)
+    return int(max(-(-(weights - FREE) // WEIGHTS_PER_BYTE), -(-(activation - FREE) // ACTIVATION_PER_BYTE), 0))
 
 
 def seeded_network(tree: Mapping[str, Any]) -> Any:
@@ -183,7 +183,7 @@ def largest_activation(net: nn.Module, side: int, classes: int) -> int:
     else:  # transposed convolutions: 4x4, then twice as large each time
         layers = [m for m in net.modules() if isinstance(m, nn.ConvTranspose2d)]
         maps = [(m.out_channels, 4 << i) for i, m in enumerate(layers)]
-    return STATISTICS_BATCH * max(8 * classes, *(4 * channels * n * n for channels, n in maps))
+    return STATISTICS_BATCH * int(max(8 * classes, *(4 * channels * n * n for channels, n in maps)))
 
 
 def _check_activation(net: nn.Module, side: int, classes: int, stored: int) -> None:

@@ -15,12 +15,14 @@ from vitrail import state as store
 from vitrail.errors import Malformed, VitrailError
 from vitrail.grid import write_grid
 from vitrail.methods.base import Model
+from vitrail.model_limits import STATISTICS_BATCH, check_model, seeded_network
 from vitrail.rng import Rng
 
 FORMAT = 2
 PARTS = {"kind", "names", "about", "model"}
 BATCH = 256
 MODEL = "model.safetensors"  # in a run's folder
+UNFIT = (VitrailError, KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,9 @@ def _masked(tree: dict[str, Any]) -> Any:
     from vitrail.nets.masked import Masked, recalibrate
     from vitrail.nets.supermask import decode_mask
 
-    masked = Masked(_network(tree), tree["seed"])
+    masked = Masked(seeded_network(tree), tree["seed"])
     net = masked.fix(torch.from_numpy(decode_mask(masked, tree["mask"]).astype(np.float32)))
     return recalibrate(net, _noise(tree, masked.z))
-
-
-def _network(tree: dict[str, Any]) -> Any:
-    from vitrail.nets.generators import build
-
-    return build(tree["generator"], tuple(tree["shape"]), tree["classes"], tree["width"])
 
 
 def _noise(tree: dict[str, Any], width: int) -> list[tuple[Tensor, ...]]:
@@ -106,8 +102,8 @@ def _noise(tree: dict[str, Any], width: int) -> list[tuple[Tensor, ...]]:
     draw = Rng((tree["seed"],)).child("batch statistics").torch()
     batches: list[tuple[Tensor, ...]] = []
     for _ in range(8):
-        z = torch.randn(64, width, generator=draw)
-        y = torch.randint(tree["classes"], (64,), generator=draw) if tree["classes"] else None
+        z = torch.randn(STATISTICS_BATCH, width, generator=draw)
+        y = torch.randint(tree["classes"], (STATISTICS_BATCH,), generator=draw) if tree["classes"] else None
         batches.append((z,) if y is None else (z, y))
     return batches
 
@@ -118,7 +114,7 @@ def _ensemble(tree: dict[str, Any]) -> Any:
     from vitrail.wire import scores
     from vitrail.wire.entropy import decode_values
 
-    net = _network(tree)
+    net = seeded_network(tree)
     s = decode_values(tree["scores"], sum(p.numel() for p in net.parameters()))
     theta = torch.from_numpy(scores.theta(s).astype(np.float32))
     return Ensemble(net, tree["seed"], theta, _noise(tree, net.z))
@@ -147,10 +143,11 @@ def _styled(tree: dict[str, Any]) -> Any:
     from vitrail.nets.padpaf import Generator as Styled
     from vitrail.nets.padpaf import parts_of
 
-    content, style = parts_of(tree)
-    content.load_state_dict(tree["content"])
+    with torch.device("meta"):  # a model without a style does not store what its style would take
+        content, style = parts_of(tree)
+    content.to_empty(device="cpu").load_state_dict(tree["content"])
     if "style" in tree:
-        style.load_state_dict(tree["style"])
+        style.to_empty(device="cpu").load_state_dict(tree["style"])
     net = Styled(content, style if "style" in tree else None)
     return recalibrate(net, _noise({**tree, "seed": 0}, net.z))
 
@@ -170,18 +167,39 @@ def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | Non
         raise Malformed("this is a classifier, which makes no pictures; vitrail.load_classifier reads it")
     if not isinstance(model.kind, str) or model.kind not in READERS:
         raise Malformed(f"a model of kind {model.kind!r}; known are {', '.join(READERS)}: is this version too old?")
+    _check(model, classes)
     try:
         net = READERS[model.kind](model.tree)
         return Generator(net, net.z, tuple(model.tree["shape"]), tuple(classes[: model.tree["classes"]]), about or {})
-    except (VitrailError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
+    except UNFIT as e:
         raise Malformed(f"its model does not fit together ({type(e).__name__}: {e})") from e
 
 
-def load(path: str | Path, change: Callable[[Model], Model] = lambda model: model) -> Generator:
+def _check(model: Model, classes: Sequence[str]) -> int:
+    """Check a model before memory is allocated for it; returns the bytes of its tensors."""
+    try:
+        return check_model(model, classes)
+    except UNFIT as e:
+        raise Malformed(f"its model does not fit together ({type(e).__name__}: {e})") from e
+
+
+def check_file(raw: bytes) -> tuple[Model, int]:
+    """The model in the bytes of a file, checked but not built, and the bytes of its tensors."""
+    tree = store.loads(raw, "the model")
+    if not _is_model(tree) or not isinstance(tree["kind"], str) or tree["kind"] not in (*READERS, "classifier"):
+        raise Malformed(f"the file is not a vitrail model of format {FORMAT}")
+    model = Model(tree["kind"], tree["model"])
+    return model, _check(model, tree["names"])
+
+
+def load(path: str | Path, change: Callable[[Model], Model] | None = None) -> Generator:
     """Load a generator from a model file, or from a run's folder; `change` is made before it is opened."""
     path, tree = _read(Path(path), MODEL)
     try:
-        return open_model(change(Model(tree["kind"], tree["model"])), tree["names"], tree["about"])
+        model = Model(tree["kind"], tree["model"])
+        if change is not None and isinstance(model.kind, str) and model.kind in READERS:
+            _check(model, tree["names"])
+        return open_model(change(model) if change else model, tree["names"], tree["about"])
     except Malformed as e:
         raise Malformed(f"{path}: {e}") from e
 
@@ -214,12 +232,13 @@ def open_classifier(model: Model, classes: Sequence[str], about: dict[str, Any] 
 
     if model.kind != "classifier":
         raise Malformed(f"a model of kind {model.kind!r} is no classifier")
+    _check(model, classes)
     try:
         shape = tuple(model.tree["shape"])
         net = classifier(shape[0], model.tree["classes"], model.tree.get("norm", "batch"))
         net.load_state_dict(model.tree["weights"])
         return Classifier(net.eval(), shape, tuple(classes[: model.tree["classes"]]), about or {})
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as e:
+    except UNFIT as e:
         raise Malformed(f"its model does not fit together ({type(e).__name__}: {e})") from e
 
 
@@ -245,6 +264,10 @@ def _read(path: Path, name: str) -> tuple[Path, dict[str, Any]]:
     if not path.exists():
         raise VitrailError(f"there is no model at {path}; give a run's folder or its {name}")
     tree = store.load(path)
-    if not isinstance(tree, dict) or tree.get("format") != FORMAT or not tree.keys() >= PARTS:
+    if not _is_model(tree):
         raise Malformed(f"{path} is not a vitrail model of format {FORMAT}")
     return path, tree
+
+
+def _is_model(tree: Any) -> bool:
+    return isinstance(tree, dict) and tree.get("format") == FORMAT and tree.keys() >= PARTS

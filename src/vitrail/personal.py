@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from vitrail import config
 from vitrail import state as store
 from vitrail.artifact import Generator, load, open_model
@@ -37,12 +39,13 @@ def load_joined(model: str | Path, private: str | Path) -> Generator:
         if shared.kind != "padpaf":
             raise Malformed(f"a model of kind {shared.kind!r} takes no style; give that of the same run")
         tree = dict(shared.tree)
-        content, style = parts_of(tree)
+        with torch.device("meta"):
+            content, style = parts_of(tree)
         for name, net, vector in (("content", content, own.get("generator")), ("style", style, own["style"])):
             if vector is not None and vector.size != vector_size(net):
                 raise Malformed(f"{private} has another size of {name}; give the private file of the same run")
             if vector is not None:
-                tree[name] = from_vector(net, vector).state_dict()
+                tree[name] = from_vector(net.to_empty(device="cpu"), vector).state_dict()
         return Model(shared.kind, tree)
 
     generator = load(model, joined)

@@ -56,19 +56,24 @@ def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
 
 
 def unpack(tensors: dict[str, torch.Tensor], skeleton: str) -> Tree:
-    """Put a tree together again."""
+    """Put a tree together again; each tensor has one place in it, as `pack` writes it."""
+    unused = dict(tensors)
 
     def walk(node: Tree) -> Tree:
+        if isinstance(node, list):
+            raise ValueError("a list without its kind")
         if not isinstance(node, dict):
             return node
         ((kind, value),) = node.items()
+        if kind in ("tensor", "array", "bytes") and value in tensors and value not in unused:
+            raise ValueError(f"tensor {value!r} is used twice")
         match kind:
             case "tensor":
-                return tensors[value]
+                return unused.pop(value)
             case "array":
-                return tensors[value].numpy()
+                return unused.pop(value).numpy()
             case "bytes":
-                return tensors[value].numpy().tobytes()
+                return unused.pop(value).numpy().tobytes()
             case "dict":
                 return {k: walk(v) for k, v in value}
             case "list":
@@ -106,10 +111,18 @@ def load(path: Path) -> Tree:
     try:
         # From bytes: the library's reader of files calls Python from within, where Ctrl-C turns into a damaged file.
         raw = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as e:
+        raise Malformed(f"{path} is damaged or not a vitrail file ({type(e).__name__}: {e})") from e
+    return loads(raw, str(path))
+
+
+def loads(raw: bytes, name: str) -> Tree:
+    """Read a tree from the bytes of a file; errors call it by `name`."""
+    try:
         tensors = safetensors.torch.load(raw)
         about = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
         return unpack(tensors, about[_TREE])
-    except FileNotFoundError:
-        raise
-    except (SafetensorError, KeyError, ValueError, TypeError, OSError, RecursionError, AssertionError) as e:
-        raise Malformed(f"{path} is damaged or not a vitrail file ({type(e).__name__}: {e})") from e
+    except (SafetensorError, KeyError, ValueError, TypeError, RecursionError, AssertionError) as e:
+        raise Malformed(f"{name} is damaged or not a vitrail file ({type(e).__name__}: {e})") from e

@@ -13,12 +13,15 @@ import pytest
 from PIL import Image
 
 from tests.federation import QUICK
-from vitrail import config
+from vitrail import config, state
+from vitrail.artifact import save_model
 from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.terms import Terms
 from vitrail.errors import VitrailError
+from vitrail.methods.base import Model
 from vitrail.plan import prepare
-from vitrail.wire.message import Header, Kind, Message, decode, encode
+from vitrail.rng import Rng
+from vitrail.wire.message import Header, Kind, Message, decode, encode, make_part
 
 SHARE = {"partition": "iid", "partition-id": 1, "num-partitions": 3}
 
@@ -56,19 +59,90 @@ def test_other_terms_under_the_same_id_are_refused(plan, tmp_path):
         ours.client(replace(terms, clients=4))
 
 
+def answered(plan, tmp_path):
+    """A node that answered the first round of a run, and a model of that run."""
+    ours = node(tmp_path, **SHARE)
+    server = plan.method.server_init(Rng((1,)))
+    opened, _ = plan.method.open_round(server, ["client-1"], Rng((2,)))
+    parts = plan.method.broadcast(opened, "client-1", True).parts
+    request = Message(
+        Header(Kind.REQUEST, plan.id, 0, "server"), tuple(make_part(n, c, np.asarray(a)) for n, (c, a) in parts.items())
+    )
+    assert decode(ours.client(Terms.of(plan)).answer(encode(request))).header.kind is Kind.REPLY
+    return ours, model_of(plan, tmp_path / "made.safetensors")
+
+
+def model_of(plan, path, **changes):
+    made = plan.method.products(plan.method.server_init(Rng((1,))))["generator"]
+    save_model(path, Model(made.kind, {**made.tree, **changes}), plan.data.classes, {"run": plan.id.hex()})
+    return path.read_bytes()
+
+
 def test_private_files_are_the_owners_and_the_model_is_not(plan, tmp_path):
-    terms, ours = Terms.of(plan), node(tmp_path, **SHARE)
-    client = ours.client(terms)
-    client.pictures()
+    ours, made = answered(plan, tmp_path)
+    terms = Terms.of(plan)
     ours.describe(terms)
-    ours.keep(terms, b"a model")
+    ours.keep(terms, made)
     place = tmp_path / "node"
     assert (place / "node.key").stat().st_mode & 0o077 == 0
     assert (place / "runs" / terms.id).stat().st_mode & 0o077 == 0
     model = place / "models" / f"{terms.id}.safetensors"
-    assert model.read_bytes() == b"a model"
+    assert model.read_bytes() == made
     assert model.stat().st_mode & 0o044
     assert not (place / "runs" / terms.id / "pictures").exists()  # nothing of them stays beyond the run
+
+
+def test_a_node_stores_no_model_of_a_run_that_it_never_answered(plan, tmp_path):
+    ours, terms = node(tmp_path, **SHARE), Terms.of(plan)
+    made = model_of(plan, tmp_path / "made.safetensors")
+    with pytest.raises(VitrailError, match="has not answered"):
+        ours.keep(terms, made)
+    ours.client(terms)  # asked, but it gave no answer
+    with pytest.raises(VitrailError, match="has not answered"):
+        ours.keep(terms, made)
+    assert not (tmp_path / "node" / "models").exists()
+
+
+def test_a_node_stores_no_model_on_other_terms_than_it_answered(plan, tmp_path):
+    ours, made = answered(plan, tmp_path)
+    with pytest.raises(VitrailError, match="begun on other terms"):
+        ours.keep(replace(Terms.of(plan), clients=4), made)
+    assert not (tmp_path / "node" / "models").exists()
+
+
+def test_a_node_stores_one_model_of_a_run_and_not_another(plan, tmp_path):
+    ours, made = answered(plan, tmp_path)
+    terms = Terms.of(plan)
+    ours.keep(terms, made)
+    ours.keep(terms, made)  # a server that was restarted delivers it again
+    with pytest.raises(VitrailError, match="another model"):
+        ours.keep(terms, model_of(plan, tmp_path / "other.safetensors", seed=1))
+    assert (tmp_path / "node" / "models" / f"{terms.id}.safetensors").read_bytes() == made
+
+
+def padded(path, raw):
+    """A model file with two megabytes that belong to no network."""
+    path.write_bytes(raw)
+    tree = state.load(path)
+    state.save(path, {**tree, "about": {**tree["about"], "more": bytes(2 * 2**20)}})
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "says"),
+    [
+        (lambda plan, path: bytes(10_000), "damaged or not a vitrail file"),
+        (lambda plan, path: model_of(plan, path, width=2.0), "the model has width = 2.0, the run 1.0"),
+        (lambda plan, path: model_of(plan, path, shape=[1, 16, 16]), "the model has shape"),
+        (lambda plan, path: model_of(plan, path, mask=np.zeros(2**20, np.uint8)), "does not fit together"),
+        (lambda plan, path: padded(path, model_of(plan, path)), "of which its network takes"),
+    ],
+)
+def test_a_node_stores_only_a_model_of_the_size_that_the_run_has(plan, tmp_path, spoilt, says):
+    ours, _ = answered(plan, tmp_path)
+    with pytest.raises(VitrailError, match=says):
+        ours.keep(Terms.of(plan), spoilt(plan, tmp_path / "bad.safetensors"))
+    assert not (tmp_path / "node" / "models").exists()
 
 
 def test_a_nodes_owner_may_choose_its_discriminator(tmp_path):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitrail.methods.base import Model
 from vitrail.methods.prism_loss import Loss
+from vitrail.model_limits import fewest_coded_bytes
 from vitrail.nets import generators
 from vitrail.nets.masked import Masked, sample_mask
 from vitrail.nets.supermask import encode_mask
@@ -116,7 +117,12 @@ class MaskSettings(Private):
             mask = draw.random(self.size) < scores.theta(s)
         about: dict[str, Any] = {"generator": self.generator, "shape": list(self.task.shape)}
         about |= {"classes": self.task.classes, "width": self.width, "seed": seed}
-        products = {"generator": Model("masked", {**about, "mask": encode_mask(self.net(seed), mask)})}
+        net, least = self.net(seed), fewest_coded_bytes(about)
+        coded = encode_mask(net, mask)
+        coded = coded if len(coded) >= least else encode_mask(net, mask, packed=True)
+        products = {"generator": Model("masked", {**about, "mask": coded})}
         if trained:
-            products["ensemble"] = Model("ensemble", {**about, "scores": encode_values(s)})
+            coded = encode_values(s)
+            coded = coded if len(coded) >= least else encode_values(s, packed=True)
+            products["ensemble"] = Model("ensemble", {**about, "scores": coded})
         return products

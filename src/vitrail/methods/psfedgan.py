@@ -47,6 +47,9 @@ from vitrail.wire.codecs import Array
 
 DIGEST = 32  # bytes of a key, and of a digest
 D_BYTES = 2**28  # what a client's discriminators may take, where it has others than the run's
+# What discriminators of one message may take when they are decoded: what the run's settings give, or D_FREE bytes, or
+# D_CODED bytes for each coded byte. At d_coding=int4 and half a bit per number a coded byte stands for 64 bytes.
+D_FREE, D_CODED = 2**24, 64
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
     )
 
     def declares(self) -> Mapping[str, Declared]:
-        users = [self, *map(self.of, self.own_discriminators)]  # what cannot be built shows here
-        numbers = [u.steps * sum(u.coding(u.architecture).sizes) for u in users]
+        numbers = self.planned_numbers()
         most = max(D_BYTES, self.fits(max(numbers)) if self.d_coding == "plain" else 4 * max(numbers))
         codec, coded = ("float32", None) if self.d_coding == "plain" else ("bytes", numbers[0])
         parts = {
@@ -77,6 +79,11 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         return parts | self.declares_besides()
 
     # -- both sides -----------------------------------------------------------------------------------------------
+
+    def planned_numbers(self) -> list[int]:
+        """The numbers in one message: with the run's D first, then with each D of d_own."""
+        users = [self, *map(self.of, self.own_discriminators)]  # what cannot be built shows here
+        return [u.steps * sum(u.coding(u.architecture).sizes) for u in users]
 
     @property
     def own_discriminators(self) -> dict[str, str]:
@@ -109,6 +116,16 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         """How D's of an architecture travel."""
         with torch.device("meta"):
             return Coding.of(self.d_coding, self.discriminator(architecture))
+
+    def check_decoded_size(self, coding: Coding, sent: Array) -> None:
+        """Refuse discriminators that would take far more memory than the message and the settings account for."""
+        decoded = 4 * self.steps * sum(coding.sizes)
+        most = max(4 * max(self.planned_numbers()), D_FREE, D_CODED * sent.nbytes)
+        if decoded > most:
+            raise Malformed(
+                f"{sent.nbytes:,} bytes of discriminators of an architecture that takes {decoded:,} bytes; "
+                f"at most {most:,} are decoded"
+            )
 
     def shared(self, client: str, own: bytes, client_key: bytes, server_key: bytes) -> twins.Secret:
         """What a client and the server share: from one's private key and both public ones, or from a file."""

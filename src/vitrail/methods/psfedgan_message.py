@@ -40,6 +40,7 @@ def read(run: PsFedGan, parts: Mapping[str, Array], before: State | None) -> Pub
     name = bytes(parts["architecture"]).decode("ascii", "replace")
     labels, coding = run.labels_said(parts), run.coding(name)
     base = before["published"] if before is not None and before["architecture"] == name else None
+    run.check_decoded_size(coding, parts["discriminators"])
     rows = coding.decode(parts["discriminators"], run.steps, base)
     return Published(name, rows, int(parts["seed"][0]), labels, coding.remembered(rows, base))
 

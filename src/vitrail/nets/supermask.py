@@ -10,9 +10,9 @@ from vitrail.wire.codecs import Array
 from vitrail.wire.entropy import decode, encode
 
 
-def encode_mask(net: Masked, mask: Array) -> NDArray[np.uint8]:
+def encode_mask(net: Masked, mask: Array, packed: bool = False) -> NDArray[np.uint8]:
     """A mask's bytes."""
-    return encode(mask, _known(net), 2)
+    return encode(mask, _known(net), 2, packed)
 
 
 def decode_mask(net: Masked, payload: Array) -> Array:
@@ -21,6 +21,6 @@ def decode_mask(net: Masked, payload: Array) -> Array:
 
 
 def _known(net: Masked) -> NDArray[np.uint8]:
-    layer = np.repeat(np.arange(len(net.sizes)), net.sizes)
-    known: NDArray[np.uint8] = (2 * layer + (net.W.cpu().numpy() > 0)).astype(np.uint8)
+    layer = np.repeat(np.arange(len(net.sizes)).astype(np.uint8), net.sizes)
+    known: NDArray[np.uint8] = 2 * layer + (net.W.cpu().numpy() > 0)
     return known

@@ -15,7 +15,7 @@ def read_about(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as f:
             (length,) = struct.unpack("<Q", f.read(8))
-            if length > _LONGEST:
+            if length > min(_LONGEST, path.stat().st_size):
                 return {}
             header = json.loads(f.read(length))
         tree = _plain(json.loads(header["__metadata__"]["vitrail"]))

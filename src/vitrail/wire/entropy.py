@@ -65,7 +65,7 @@ def decode(payload: Array, levels: Array, alphabet: int) -> Array:
     return symbols
 
 
-def encode_values(values: Array) -> NDArray[np.uint8]:
+def encode_values(values: Array, packed: bool = False) -> NDArray[np.uint8]:
     """Code whole numbers of 16 bits that repeat: those that occur, then which of them stands where.
 
     >>> some = np.array([-300, 7, 7, -300, 7] * 200, np.int16)
@@ -74,7 +74,7 @@ def encode_values(values: Array) -> NDArray[np.uint8]:
     """
     found, which = np.unique(values.astype(np.int16), return_inverse=True)
     head = np.concatenate([np.array([len(found) & 255, len(found) >> 8], np.uint8), found.astype("<i2").view(np.uint8)])
-    return np.concatenate([head, encode(which, np.zeros(len(values), np.uint8), len(found))])
+    return np.concatenate([head, encode(which, np.zeros(len(values), np.uint8), len(found), packed)])
 
 
 def decode_values(payload: Array, n: int) -> NDArray[np.int16]:

@@ -188,11 +188,29 @@ class Node:
         return Client(self.name, method, run, rng, pictures, folder, budget, self.policy, queues=True)
 
     def keep(self, terms: Terms, model: bytes) -> None:
-        """Write what came out of a run."""
+        """Store the model of a run that this node answered, once; anything else is refused.
+
+        Args:
+            terms: The run, on the terms on which this node answered it.
+            model: The bytes of a model file, of the network that the terms name.
+
+        Raises:
+            VitrailError: The node never answered this run, has another model of it already, or the model is not
+                one of this run.
+        """
+        from vitrail.engines.client import private_file
+        from vitrail.engines.flower.delivered import check_delivered
+
+        folder = self.place / "runs" / terms.id
+        if not terms.id or not private_file(folder, self.name).exists():
+            raise VitrailError("this node has not answered the run, so it stores no model of it")
         shutil.rmtree(self._begun(terms) / "pictures", ignore_errors=True)
-        models = self.place / "models"
-        models.mkdir(parents=True, exist_ok=True)
-        write_atomically(models / f"{terms.id}.safetensors", model)
+        path = self.place / "models" / f"{terms.id}.safetensors"
+        if path.exists() and path.read_bytes() != model:
+            raise VitrailError("this node has another model of the run already")
+        check_delivered(terms, model)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, model)
 
     def _begun(self, terms: Terms) -> Path:
         """The folder of a run, which names the terms it was begun with; others under its id are refused."""

@@ -117,7 +117,7 @@ def privacy(
     from rich.console import Console
     from rich.table import Table
 
-    from vitrail.privacy.explain import claim_rows, other_choices, read_run_ledger
+    from vitrail.privacy.explain import claim_rows, other_choices, read_run_ledger, said
 
     console = Console(highlight=False)
 
@@ -138,6 +138,9 @@ def privacy(
         for entry in entries:
             if entry["kind"] == "closing":
                 show("\nresult", claim_rows({"says": entry["says"]}))
+        statements = [(entry["client"], said(entry)) for entry in entries if entry["kind"] == "statement"]
+        if statements:
+            show("\nsigned by nodes", statements)
         show("\nthe ledger itself", [("signature", checked.signed), ("proves", checked.proves)])
         return
     from vitrail import config

@@ -17,9 +17,11 @@ from vitrail import config, state
 from vitrail.artifact import save_model
 from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.terms import Terms
-from vitrail.errors import VitrailError
+from vitrail.errors import Malformed, VitrailError
 from vitrail.methods.base import Model
 from vitrail.plan import prepare
+from vitrail.privacy.run_ledger import recompute
+from vitrail.privacy.statement import check_statement, read_statement
 from vitrail.rng import Rng
 from vitrail.wire.message import Header, Kind, Message, decode, encode, make_part
 
@@ -90,6 +92,26 @@ def test_private_files_are_the_owners_and_the_model_is_not(plan, tmp_path):
     assert model.read_bytes() == made
     assert model.stat().st_mode & 0o044
     assert not (place / "runs" / terms.id / "pictures").exists()  # nothing of them stays beyond the run
+
+
+def test_a_node_signs_how_often_it_answered_and_the_ledger_is_held_to_it(plan, tmp_path):
+    ours, made = answered(plan, tmp_path)
+    terms = Terms.of(plan)
+    entry = read_statement(ours.keep(terms, made), "client-1", terms.id)
+    facts = check_statement(entry)
+    assert (facts["answers"], facts["mechanism"]) == (1, "none")
+    assert entry["node_key"] == ours.describe(terms).key
+    with pytest.raises(Malformed, match="not signed by the key"):
+        check_statement({**entry, "statement": entry["statement"].replace('"answers": 1', '"answers": 0')})
+    for other in (("client-2", terms.id), ("client-1", "00" * 16)):
+        with pytest.raises(Malformed, match="another client or run"):
+            read_statement(ours.keep(terms, made), *other)
+    opening = {"kind": "opening", "private": False}
+    asked = {"kind": "round", "round": 0, "asked": ["client-1"]}
+    said = {"kind": "statement", "client": "client-1", **entry}
+    assert recompute([opening, asked, said]) is False
+    with pytest.raises(Malformed, match="client-1 states that it answered 1 times; the ledger has asked it 0 times"):
+        recompute([opening, said])
 
 
 def test_a_node_stores_no_model_of_a_run_that_it_never_answered(plan, tmp_path):

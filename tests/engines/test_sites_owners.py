@@ -12,8 +12,9 @@ from tests.engines.sites import PATIENCE, Sites
 from tests.engines.sockets import only_loopback
 from vitrail.artifact import load
 from vitrail.certificates import make
-from vitrail.privacy.ledger import read
+from vitrail.privacy.explain import read_run_ledger
 from vitrail.privacy.signing import Key, public_key
+from vitrail.privacy.statement import check_statement
 
 PLAIN = ("flower-supernode",)
 OWN_CODE = (sys.executable, "-m", "vitrail.cli", "supernode")
@@ -106,7 +107,11 @@ def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
     assert "ε of at most 1 at δ = 1e-05" in first["left_out"]["south"]
     assert "west: the request is not signed by the server that this node's owner named" in sites.log("flwr")
     assert load(out).sample(2).shape == (2, 1, 8, 8)
-    assert read(out / "ledger.json")[-1]["says"].startswith("ε = 9.8 at δ = 1e-05")
+    *_, closing, statement = read_run_ledger(out).entries
+    assert closing["says"].startswith("ε = 9.8 at δ = 1e-05")
+    assert statement["client"] == "north", "south gave no answer, so it states none"
+    assert statement["node_key"] == public_key(str(keys / "north" / "node.pub")).hex()
+    assert check_statement(statement)["epsilon"] == pytest.approx(9.8, rel=1e-3)
     assert only_loopback(sites.pids())
 
     known = json.loads((out / "nodes.json").read_text())["keys"]

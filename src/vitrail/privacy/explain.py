@@ -12,6 +12,7 @@ from vitrail.errors import Malformed, VitrailError
 from vitrail.privacy.accounting import answers_within, delta_at, epsilon, multiplier_for
 from vitrail.privacy.ledger import Entry, read, signers
 from vitrail.privacy.mechanism import Mechanism
+from vitrail.privacy.statement import check_statement
 
 Rows = list[tuple[str, str]]
 
@@ -41,6 +42,14 @@ def claim_rows(claim: Mapping[str, Any]) -> Rows:
         "budget": "budget",
     }
     return rows + [(shown, str(claim[name])) for name, shown in names.items() if claim.get(name)]
+
+
+def said(entry: Entry) -> str:
+    """A node's statement in words."""
+    facts = check_statement(entry)
+    answers = f"{facts['answers']} answer{'s' * (facts['answers'] != 1)}"
+    cost = f", ε = {_shown(facts['epsilon'])} at δ = {facts['delta']:g}" if "epsilon" in facts else ""
+    return f"{answers}, mechanism {facts['mechanism']}{cost}; key {entry['node_key']}"
 
 
 def _shown(value: Any) -> str:

@@ -37,7 +37,7 @@ def inherited(folder: Path, run_id: bytes, mechanism: Mechanism | None, deployed
     except VitrailError as e:
         return Inherited(name, flaw=f"it started from {name}, whose ledger cannot be verified ({e})")
     entries, first = checked.entries, checked.entries[0]
-    says, head = str(entries[-1].get("says", first["says"])), str(entries[-1]["hash"])
+    says, head = [str(entry["says"]) for entry in entries if "says" in entry][-1], str(entries[-1]["hash"])
 
     def flawed(why: str) -> Inherited:
         return Inherited(name, (), f"it started from {name}, {why}", says, head)

@@ -13,6 +13,7 @@ from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import claim, read_spent
 from vitrail.privacy.ledger import Entry, Ledger
 from vitrail.privacy.signing import Key
+from vitrail.privacy.statement import check_statement
 
 if TYPE_CHECKING:
     from vitrail.plan import Plan
@@ -140,6 +141,8 @@ def recompute(entries: Sequence[Entry]) -> bool:
     """
     first = entries[0]
     for entry in entries:
+        if entry["kind"] == "statement":
+            _check_answers(entry, entries)
         if entry["kind"] not in ("opening", "closing"):
             continue
         if "spent" not in entry:
@@ -160,3 +163,11 @@ def recompute(entries: Sequence[Entry]) -> bool:
         if entry["private"] and not holds:
             raise Malformed(f"it claims to be private in other words than its records give: {entry['says']}")
     return "spent" in first
+
+
+def _check_answers(entry: Entry, entries: Sequence[Entry]) -> None:
+    """Compare a node's own count of its answers with the rounds that the ledger records."""
+    stated, client = check_statement(entry)["answers"], entry["client"]
+    asked = _asked(entries, [client])[client]
+    if stated > asked:
+        raise Malformed(f"{client} states that it answered {stated} times; the ledger has asked it {asked} times")

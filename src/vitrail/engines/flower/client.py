@@ -55,8 +55,8 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
         try:
             who, (text, carried) = party(context), unpacked(message, LARGEST)
             model = who.opened(text, carried, KEEP)
-            who.keep(Terms.read(text), model)
-            return Message(packed("", who.closed(model, b"", KEEP)), reply_to=message)
+            statement = who.keep(Terms.read(text), model)
+            return Message(packed("", who.closed(model, statement, KEEP)), reply_to=message)
         except Exception as e:
             return Message(packed(_said(e)), reply_to=message)
 

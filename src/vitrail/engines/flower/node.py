@@ -81,7 +81,7 @@ class Party(Protocol):
     def closed(self, request: bytes, reply: bytes, what: str) -> bytes: ...
     def describe(self, terms: Terms) -> Description: ...
     def client(self, terms: Terms) -> Client: ...
-    def keep(self, terms: Terms, model: bytes) -> None: ...
+    def keep(self, terms: Terms, model: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -187,12 +187,15 @@ class Node:
         run = bytes.fromhex(terms.id)
         return Client(self.name, method, run, rng, pictures, folder, budget, self.policy, queues=True)
 
-    def keep(self, terms: Terms, model: bytes) -> None:
+    def keep(self, terms: Terms, model: bytes) -> bytes:
         """Store the model of a run that this node answered, once; anything else is refused.
 
         Args:
             terms: The run, on the terms on which this node answered it.
             model: The bytes of a model file, of the network that the terms name.
+
+        Returns:
+            The node's signed statement on the run, for the server's ledger (privacy/statement.py).
 
         Raises:
             VitrailError: The node never answered this run, has another model of it already, or the model is not
@@ -211,6 +214,15 @@ class Node:
         check_delivered(terms, model)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, model)
+        return self._statement(terms)
+
+    def _statement(self, terms: Terms) -> bytes:
+        from vitrail.privacy.statement import write_statement
+
+        client = self.client(terms)
+        answers = int((client.private() or {}).get("given", 0))
+        delta = float(getattr(client.method, "delta", 1e-5))
+        return write_statement(self._signs.key, self.name, terms.id, client.method.mechanism, answers, delta)
 
     def _begun(self, terms: Terms) -> Path:
         """The folder of a run, which names the terms it was begun with; others under its id are refused."""

@@ -29,11 +29,13 @@ from vitrail.engines.flower.roster import Roster
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.replies import Failure
 from vitrail.engines.signed import Names, Server
-from vitrail.errors import VitrailError
+from vitrail.errors import Malformed, VitrailError
 from vitrail.folder import Folder
 from vitrail.home import home
 from vitrail.plan import Plan, assemble, complete
+from vitrail.privacy.ledger import Ledger
 from vitrail.privacy.signing import Key, kept_key
+from vitrail.privacy.statement import read_statement
 from vitrail.problems import NODES
 from vitrail.run import Run, play
 from vitrail.watch import Terminal
@@ -160,13 +162,18 @@ def deployed(settings: Settings, facts: Mapping[str, Any], key: Key | None = Non
 
 
 def deliver(grid: Grid, roster: Roster, plan: Plan) -> dict[str, int]:
-    """Give every node the model; how many bytes went to each that has it now."""
+    """Send every node the model, and add the nodes' statements to the ledger; bytes sent to each that has it now."""
     model = plan.folder.model.read_bytes()
     post = Flower(grid, roster, plan.method, kind=KEEP)
+    ledger = Ledger(plan.folder.ledger, key=lambda: plan.key or kept_key(plan.folder.key))
     delivered = {}
     for client, answer in post.ask((client, model) for client in plan.clients):
         if isinstance(answer, Failure):
             print(f"{client} has no model: {answer.reason}")
-        else:
-            delivered[client] = len(model)
+            continue
+        delivered[client] = len(model)
+        try:
+            ledger.once(kind="statement", client=client, **read_statement(answer, client, plan.id.hex()))
+        except Malformed as e:
+            print(f"{client}: {e}; the ledger has no statement of it")
     return delivered

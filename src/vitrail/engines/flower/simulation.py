@@ -163,8 +163,9 @@ class Virtual:
         train, holds = _train(self.root, terms.id)
         return train.take(holds[start:end])
 
-    def keep(self, terms: Terms, model: bytes) -> None:
-        """Nothing: the model is in the run's folder, on this machine."""
+    def keep(self, terms: Terms, model: bytes) -> bytes:  # noqa: ARG002
+        """Store nothing: the model is in the run's folder, on this machine."""
+        return b""
 
 
 @lru_cache(8)

@@ -1,0 +1,81 @@
+"""A node's statement at the end of a run: how often it answered and what that cost, signed with its own key.
+
+The server adds it to the run's ledger. Whoever knows the node's public key can check it, and need not trust the server
+for the number of answers or for ε.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from vitrail.errors import Malformed
+from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.mechanism import Mechanism
+from vitrail.privacy.signing import Key, signed_by
+
+LONGEST = 2**14  # bytes
+_PURPOSE = b"node statement"
+
+
+def write_statement(key: Key, name: str, run: str, mechanism: Mechanism | None, answers: int, delta: float) -> bytes:
+    """What a node says of a run that it has answered, with its signature, as it travels.
+
+    Args:
+        key: The node's key.
+        name: The node's name in the run.
+        run: The run's id, in hexadecimal.
+        mechanism: What protected the node's images, as the node itself built it.
+        answers: How many answers the node computed from its images.
+        delta: The δ at which ε is computed.
+    """
+    facts: dict[str, Any] = {"client": name, "run": run, "answers": answers, "mechanism": "none"}
+    if mechanism is not None:
+        eps = epsilon([(mechanism.noise, mechanism.answers(answers))], delta)
+        facts |= {
+            "mechanism": mechanism.name,
+            "unit": mechanism.unit,
+            "adjacency": mechanism.adjacency,
+            "noise": asdict(mechanism.noise),
+            "noised_by": mechanism.noised_by,
+            "epsilon": eps if eps < float("inf") else "infinite",
+            "delta": delta,
+        }
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
+    signature = key.sign(_PURPOSE, text.encode()).hex()
+    return json.dumps({"statement": text, "node_key": key.public.hex(), "node_signature": signature}).encode()
+
+
+def read_statement(raw: bytes, client: str, run: str) -> dict[str, str]:
+    """The fields of a ledger entry from what a node sent, if it is a statement of this client on this run."""
+    try:
+        if len(raw) > LONGEST:
+            raise ValueError(len(raw))
+        found = json.loads(raw)
+        entry = {name: str(found[name]) for name in ("statement", "node_key", "node_signature")}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise Malformed("its statement cannot be read") from None
+    facts = check_statement(entry)
+    if (facts.get("client"), facts.get("run")) != (client, run):
+        raise Malformed("its statement is of another client or run")
+    return entry
+
+
+def check_statement(entry: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a statement in a ledger whose signature holds.
+
+    Raises:
+        Malformed: The signature is not that of the key in the entry, or it signs no facts.
+    """
+    try:
+        key, signature = bytes.fromhex(entry["node_key"]), bytes.fromhex(entry["node_signature"])
+        text = entry["statement"].encode()
+        facts = json.loads(text)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise Malformed("a node's statement cannot be read") from None
+    if not signed_by(key, signature, _PURPOSE, text):
+        raise Malformed("a node's statement is not signed by the key that it names")
+    if not isinstance(facts, dict) or not isinstance(facts.get("answers"), int):
+        raise Malformed("a node's statement names no answers")
+    return facts

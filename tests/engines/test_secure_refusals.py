@@ -184,10 +184,11 @@ SHARES = {
     "one twice": (lambda m: _named(m, [*FIVE[:4], "client-1"]), "names one twice"),
     "without this client": (lambda m: _named(m, FIVE[1:]), "leaves 'client-0' out"),
     "no list": (lambda m: replace(m, parts=m.parts[1:]), "does not name the clients"),
-    "a missing key": (lambda m: replace(m, parts=m.parts[:-1]), "not those of this client's neighbours"),
-    "one key for two": (lambda m: _keyed(m, m.parts[2].payload), "not those of this client's neighbours"),
-    "a short key": (lambda m: _keyed(m, bytes(79)), "keys of 79 bytes"),
-    "a key of zeros": (lambda m: _keyed(m, bytes(80)), "no public key"),
+    "no keys": (lambda m: replace(m, parts=m.parts[:-1]), "has 0 bytes"),
+    "one key for two": (lambda m: _keyed(m, 1, _keys(m)[2]), "not those of the clients, one each"),
+    "a short key": (lambda m: _keyed(m, 1, bytes(79)), "has 399 bytes; 400 are needed"),
+    "a key of zeros": (lambda m: _keyed(m, 1, bytes(80)), "no public key"),
+    "another key for this client": (lambda m: _keyed(m, 0, bytes(80)), "this client's among them"),
 }
 
 
@@ -198,10 +199,16 @@ def _named(m, names):
     return replace(m, parts=(make_part("secagg.who", "bytes", text), *m.parts[1:]))
 
 
-def _keyed(m, raw):
-    return replace(
-        m, parts=(m.parts[0], make_part("secagg.keys", "bytes", np.frombuffer(raw, np.uint8), "client-1"), *m.parts[2:])
-    )
+def _keys(m):
+    raw = m.parts[1].payload
+    return [raw[k : k + 80] for k in range(0, len(raw), 80)]
+
+
+def _keyed(m, at, raw):
+    keys = _keys(m)
+    keys[at] = raw
+    text = np.frombuffer(b"".join(keys), np.uint8)
+    return replace(m, parts=(m.parts[0], make_part("secagg.keys", "bytes", text)))
 
 
 @pytest.mark.parametrize("lie", SHARES)
@@ -214,16 +221,24 @@ def test_a_server_that_lies_about_who_takes_part_is_refused(tmp_path, lie):
 def test_letters_that_were_touched_swapped_or_withheld_are_refused(tmp_path):
     client, request = questions(tmp_path, 2)
     m = decode(request)
-    letters = [p for p in m.parts if p.peer]
-    own = tuple(p for p in m.parts if not p.peer)
-    touched = replace(letters[0], payload=bytes([letters[0].payload[0] ^ 1]) + letters[0].payload[1:])
-    swapped = [replace(letters[0], payload=letters[1].payload), *letters[1:]]
+    own, senders, letters = m.parts[:-2], *m.parts[-2:]
+    raw = letters.payload
+
+    def sent(raw, *bits):
+        parts = (
+            (make_part(senders.name, "u1", np.uint8(bits)) if bits else senders),
+            replace(letters, payload=raw, shape=(len(raw),)),
+        )
+        return encode(Message(m.header, (*own, *parts)))
+
     for bad, why in (
-        ([touched, *letters[1:]], "letter from 'client-1' is refused"),
-        (swapped, "is refused"),
-        (letters[:1], "at least 2 of 4"),
+        (sent(bytes([raw[0] ^ 1]) + raw[1:]), "letter from 'client-1' is refused"),
+        (sent(raw[82:164] + raw[:82] + raw[164:]), "is refused"),
+        (sent(raw[82:]), "has 246 bytes; 328 are needed"),
+        (sent(raw[:82], 1, 1, 0, 0, 0), "at least 2 are needed"),
+        (sent(raw, 1, 1, 1, 1), "not 5 bits"),
     ):
-        assert why in refusal(client, encode(Message(m.header, (*own, *bad))))
+        assert why in refusal(client, bad)
     assert decode(client.answer(request)).header.kind is Kind.REPLY
 
 
@@ -235,9 +250,9 @@ def test_a_client_that_sends_rubbish_is_left_out_and_the_sum_is_right(tmp_path, 
             return answer
         m = decode(answer)
         first = m.parts[0]
-        raw = {"garbage": b"\xf0" * len(first.payload), "short": first.payload[1:], "zeros": bytes(len(first.payload))}[
-            kind
-        ]
+        size = 82 if e == 1 else len(first.payload)  # of its letters only that to client-0
+        bad = {"garbage": b"\xf0" * size, "short": first.payload[1:size], "zeros": bytes(size)}[kind]
+        raw = bad + first.payload[size:]
         return encode(replace(m, parts=(replace(first, payload=raw, shape=(len(raw),)), *m.parts[1:])))
 
     fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)

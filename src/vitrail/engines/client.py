@@ -147,7 +147,7 @@ class Client:
             self._data()  # who holds nothing says so before others count on it
         if h.exchange == secure.MASK:
             kept["secrets"] = secure.read_letters(me, message, kept["secrets"])
-            told = replace(message, parts=tuple(p for p in message.parts if not p.peer))
+            told = replace(message, parts=tuple(p for p in message.parts if not p.name.startswith(secure.PREFIX)))
             parts = self._train(told, kept, rng.child(h.round, 0))  # as it draws without secure aggregation
         source = seeded(rng.child(h.round, "secrets", h.exchange)) if task.entropy == "seed" else operating_system
         kept["secrets"], sent = secure.step(me, message, kept["secrets"], parts, source)

@@ -14,21 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
-
 from vitrail.engines.post import Post
 from vitrail.engines.replies import Failure, Taken, read_reply
 from vitrail.engines.rounds import Ask, Tell
 from vitrail.engines.secure_client import (
     ADVERTISE,
     ALIVE,
+    FROM,
     KEYS,
-    LETTER,
+    LETTERS,
     MASK,
     OPEN,
     OPENED,
     SHARES,
     WHO,
+    bits_part,
+    bytes_part,
     write_names,
 )
 from vitrail.errors import Malformed, VitrailError
@@ -36,8 +37,8 @@ from vitrail.methods.base import Declared, Method, Sums
 from vitrail.privacy import secagg
 from vitrail.privacy.modular import Whole, Words, layout
 from vitrail.privacy.opening import left_in_sum
-from vitrail.privacy.secagg import SHARE, Graph, Shown
-from vitrail.wire.message import Header, Kind, Message, Part, encode, make_part
+from vitrail.privacy.secagg import SHARE, Group, Shown
+from vitrail.wire.message import Header, Kind, Message, Part, encode
 
 
 def check_secure(method: Method, asked: int | None = None) -> None:
@@ -67,17 +68,17 @@ def gather(method: Method, post: Post, who: Sequence[str], ask: Ask, tell: Tell)
     names = talk.advertise(who)
     if len(names) < method.task.secure:
         return _too_few(names, who, method, "showed their keys")
-    graph = Graph(post.run, post.fed.round, tuple(names), method.task.secure)
-    talk.share(graph)
+    group = Group(post.run, post.fed.round, tuple(names), method.task.secure)
+    talk.share(group)
     if len(talk.letters) < method.task.secure:
         return _too_few(talk.letters, who, method, "shared their secrets")
     kinds = layout(method.declares(), method.task.clients, len(names))
-    total = talk.masked(graph, kinds)
+    total = talk.masked(group, kinds)
     alive = post.outcome.answered
     if len(alive) < method.task.secure:
         return _too_few(alive, who, method, "sent their numbers")
     try:
-        for key, way in left_in_sum(graph, set(talk.letters), set(alive), talk.keys, talk.opened(graph, alive)):
+        for key, way in left_in_sum(group, set(talk.letters), set(alive), talk.keys, talk.opened(group, alive)):
             secagg.add_mask(total, key, way)
         return Sums({name: kind.total(total[name], len(alive)) for name, kind in kinds.items()}, len(alive))
     except Malformed as e:
@@ -95,7 +96,7 @@ class _Talk:
         self.post, self.ask, self.tell, self.outcome = post, ask, tell, post.outcome
         self.lost = self.outcome.left_out
         self.keys: dict[str, Shown] = {}
-        self.letters: dict[str, dict[str, Part]] = {}  # by sender, then by recipient
+        self.letters: dict[str, bytes] = {}  # by sender: its letters to all others, in order
 
     def advertise(self, who: Sequence[str]) -> list[str]:
         """Exchange 0: who takes part, in order; their keys are kept."""
@@ -107,34 +108,34 @@ class _Talk:
                 self.lost[client] = f"reply refused: {e}"
         return [c for c in who if c in self.keys]
 
-    def share(self, graph: Graph) -> None:
-        """Exchange 1: letters between neighbours are kept, closed as they are."""
-        names = graph.names
-        listed = make_part(WHO, "bytes", np.frombuffer(write_names(list(names)), np.uint8))
-        shown = {c: make_part(KEYS, "bytes", np.frombuffer(k.pack(), np.uint8)) for c, k in self.keys.items()}
-        neighbours = {c: [names[j] for j in graph.neighbours(i)] for i, c in enumerate(names)}
-        tell = {c: (listed, *(_from(shown[p], p) for p in neighbours[c])) for c in names}
-        expected = {LETTER: Declared("relay", "bytes", secagg.LETTER)}
-        for client, reply in self._exchange(SHARES, tell, lambda _: expected):
-            letters = {x.part.peer: x.part for x in reply}
-            if sorted(letters) == sorted(neighbours[client]):
-                self.letters[client] = letters
-            else:
-                self.lost[client] = "reply refused: its letters are not for its neighbours"
+    def share(self, group: Group) -> None:
+        """Exchange 1: letters between clients are kept, closed as they are."""
+        listed = bytes_part(WHO, write_names(list(group.names)))
+        shown = bytes_part(KEYS, b"".join(self.keys[c].pack() for c in group.names))
+        expected = {LETTERS: Declared("each", "bytes", secagg.LETTER * (len(group.names) - 1))}
+        for client, reply in self._exchange(SHARES, dict.fromkeys(group.names, (listed, shown)), lambda _: expected):
+            self.letters[client] = bytes(reply[0].array)
 
-    def masked(self, graph: Graph, kinds: Mapping[str, Whole]) -> dict[str, Words]:
+    def masked(self, group: Group, kinds: Mapping[str, Whole]) -> dict[str, Words]:
         """Exchange 2, the method's own round: the sum of all masked numbers that arrive."""
         total = {name: kind.zeros() for name, kind in kinds.items()}
         expected = {name: Declared("each", "bytes", kind.wire_bytes) for name, kind in kinds.items()}
-        members = [c for c in graph.names if c in self.letters]
+        members = [c for c in group.names if c in self.letters]
+        order = {c: i for i, c in enumerate(group.names)}
+        senders = bits_part(FROM, [c in self.letters for c in group.names])
 
-        def letters_to(client: str) -> list[Part]:
-            return [_from(self.letters[c][client], c) for c in members if client in self.letters[c]]
+        def letters_to(client: str) -> tuple[Part, Part]:
+            raw, k = bytearray(), order[client]
+            for c in members:
+                if c != client:
+                    at = secagg.LETTER * (k - (k > order[c]))  # no letter of its own is among a sender's
+                    raw += self.letters[c][at : at + secagg.LETTER]
+            return senders, bytes_part(LETTERS, bytes(raw))
 
         again: list[str] = []  # clients that hold another state than the server thought
-        for full, group in ((False, members), (True, again)):
+        for full, asked in ((False, members), (True, again)):
             for client, reply in self._answers(
-                MASK, self.post.requests(group, full, MASK, letters_to), lambda _: expected, None if full else again
+                MASK, self.post.requests(asked, full, MASK, letters_to), lambda _: expected, None if full else again
             ):
                 try:
                     words = {x.part.name: kinds[x.part.name].unpack(x.array) for x in reply}
@@ -147,20 +148,19 @@ class _Talk:
                 self.outcome.floats_up += sum(4 * kind.size for kind in kinds.values())
         return total
 
-    def opened(self, graph: Graph, alive: Collection[str]) -> dict[int, dict[int, bytes]]:
+    def opened(self, group: Group, alive: Collection[str]) -> dict[int, dict[int, bytes]]:
         """Exchange 3: by client, the shares of its one secret that is asked for, by who gave them."""
         alive = set(alive)
-        bits = make_part(ALIVE, "u1", np.array([c in alive for c in graph.names], np.uint8))
-        order = {c: i for i, c in enumerate(graph.names)}
-        held = {order[c]: [i for i in graph.holders(order[c]) if graph.names[i] in self.letters] for c in alive}
-        expected = {i: {OPENED: Declared("each", "bytes", SHARE * len(those))} for i, those in held.items()}
-        shares: dict[int, dict[int, bytes]] = {order[c]: {} for c in self.letters}
-        tell = {c: (bits,) for c in graph.names if c in alive}
+        names = group.names
+        members = [i for i, c in enumerate(names) if c in self.letters]
+        bits = bits_part(ALIVE, [c in alive for c in names])
+        expected = {OPENED: Declared("each", "bytes", SHARE * len(members))}
         self.lost = {}  # who vanishes now is in the sum all the same
-        replies = dict(self._exchange(OPEN, tell, lambda c: expected[order[c]]))
-        for j in sorted(order[c] for c in replies):
-            raw = bytes(replies[graph.names[j]][0].array)
-            for at, i in enumerate(held[j]):
+        replies = dict(self._exchange(OPEN, {c: (bits,) for c in names if c in alive}, lambda _: expected))
+        shares: dict[int, dict[int, bytes]] = {i: {} for i in members}
+        for j in sorted(names.index(c) for c in replies):
+            raw = bytes(replies[names[j]][0].array)
+            for at, i in enumerate(members):
                 shares[i][j] = raw[SHARE * at : SHARE * (at + 1)]
         return shares
 
@@ -197,8 +197,3 @@ class _Talk:
             else:
                 yield client, reply
             self.tell(self.outcome)
-
-
-def _from(part: Part, peer: str) -> Part:
-    """A part as its recipient gets it."""
-    return Part(part.name, part.codec, part.shape, part.payload, peer)

@@ -1,13 +1,13 @@
-"""The server's side of secure aggregation, above any engine: four exchanges, and of the numbers only their sum.
+"""The server's side of secure aggregation, above any engine: five exchanges, and of the numbers only their sum.
 
 Masked numbers are added as they arrive, so memory is that of one reply, and what one client sent is never without its
 masks here: those are taken away from the sum alone. secure_client.py lists the exchanges; privacy/secagg.py is the
 arithmetic. Who vanishes before its masked numbers are in is left out; who vanishes after is in the sum all the same.
 
-The server is trusted to pass keys on as they came and to tell all clients the same story; then what it sees tells
-nothing but the sum, also together with fewer than the threshold of clients. Clients refuse every question that would
-give both secrets of one of them, or open fewer than the threshold (see there). A server that swaps keys for its own is
-not kept out: that takes keys which clients can check by themselves.
+A server that follows these exchanges learns the sum alone, also together with fewer than the threshold of clients. One
+that tells clients different lists of whose numbers arrived gets no shares, unless it has 2 threshold - n of the n
+clients on its side, which sign both. One that hands on keys of its own is refused by clients that know each other's
+keys (`peer-keys` of a node); the others trust it to hand on keys as they came.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from vitrail.engines.rounds import Ask, Tell
 from vitrail.engines.secure_client import (
     ADVERTISE,
     ALIVE,
+    CONFIRM,
     FROM,
     KEYS,
     LETTERS,
@@ -27,6 +28,7 @@ from vitrail.engines.secure_client import (
     OPEN,
     OPENED,
     SHARES,
+    SIGNATURES,
     WHO,
     bits_part,
     bytes_part,
@@ -38,6 +40,7 @@ from vitrail.privacy import secagg
 from vitrail.privacy.modular import Whole, Words, layout
 from vitrail.privacy.opening import left_in_sum
 from vitrail.privacy.secagg import SHARE, Group, Shown
+from vitrail.privacy.signing import SIGNATURE, signed_by
 from vitrail.wire.message import Header, Kind, Message, Part, encode
 
 
@@ -77,8 +80,11 @@ def gather(method: Method, post: Post, who: Sequence[str], ask: Ask, tell: Tell)
     alive = post.outcome.answered
     if len(alive) < method.task.secure:
         return _too_few(alive, who, method, "sent their numbers")
+    signatures = talk.confirmed(group, alive)
+    if len(signatures) < method.task.secure:
+        return _too_few(signatures, who, method, "confirmed whose numbers arrived")
     try:
-        for key, way in left_in_sum(group, set(talk.letters), set(alive), talk.keys, talk.opened(group, alive)):
+        for key, way in left_in_sum(group, set(talk.letters), set(alive), talk.keys, talk.opened(group, signatures)):
             secagg.add_mask(total, key, way)
         return Sums({name: kind.total(total[name], len(alive)) for name, kind in kinds.items()}, len(alive))
     except Malformed as e:
@@ -103,7 +109,8 @@ class _Talk:
         expected = {KEYS: Declared("each", "bytes", secagg.SHOWN)}
         for client, reply in self._exchange(ADVERTISE, dict.fromkeys(who, ()), lambda _: expected):
             try:
-                self.keys[client] = Shown.read(bytes(reply[0].array)).check()
+                shown = Shown.read(bytes(reply[0].array)).check_points()
+                self.keys[client] = shown.check(self.post.run, self.post.fed.round, client)
             except Malformed as e:
                 self.lost[client] = f"reply refused: {e}"
         return [c for c in who if c in self.keys]
@@ -111,7 +118,7 @@ class _Talk:
     def share(self, group: Group) -> None:
         """Exchange 1: letters between clients are kept, closed as they are."""
         listed = bytes_part(WHO, write_names(list(group.names)))
-        shown = bytes_part(KEYS, b"".join(self.keys[c].pack() for c in group.names))
+        shown = bytes_part(KEYS, self._all_keys(group))
         expected = {LETTERS: Declared("each", "bytes", secagg.LETTER * (len(group.names) - 1))}
         for client, reply in self._exchange(SHARES, dict.fromkeys(group.names, (listed, shown)), lambda _: expected):
             self.letters[client] = bytes(reply[0].array)
@@ -148,15 +155,30 @@ class _Talk:
                 self.outcome.floats_up += sum(4 * kind.size for kind in kinds.values())
         return total
 
-    def opened(self, group: Group, alive: Collection[str]) -> dict[int, dict[int, bytes]]:
-        """Exchange 3: by client, the shares of its one secret that is asked for, by who gave them."""
-        alive = set(alive)
+    def _all_keys(self, group: Group) -> bytes:
+        return b"".join(self.keys[c].pack() for c in group.names)
+
+    def confirmed(self, group: Group, alive: Collection[str]) -> dict[str, bytes]:
+        """Exchange 3: the signatures of those who were told whose numbers arrived."""
+        bits = [c in alive for c in group.names]
+        view = secagg.view(group, self._all_keys(group), bits)
+        expected = {SIGNATURES: Declared("each", "bytes", SIGNATURE)}
+        self.lost = {}  # who vanishes from now on is in the sum all the same
+        told = {c: (bits_part(ALIVE, bits),) for c in group.names if c in alive}
+        replies = {c: bytes(reply[0].array) for c, reply in self._exchange(CONFIRM, told, lambda _: expected)}
+        return {c: s for c, s in replies.items() if signed_by(self.keys[c].signer, s, *view)}
+
+    def opened(self, group: Group, signatures: Mapping[str, bytes]) -> dict[int, dict[int, bytes]]:
+        """Exchange 4: by client, the shares of its one secret that is asked for, by who gave them."""
         names = group.names
         members = [i for i, c in enumerate(names) if c in self.letters]
-        bits = bits_part(ALIVE, [c in alive for c in names])
+        signers = [c for c in names if c in signatures][: group.threshold]  # more prove no more
+        told = (
+            bits_part(FROM, [c in signers for c in names]),
+            bytes_part(SIGNATURES, b"".join(signatures[c] for c in signers)),
+        )
         expected = {OPENED: Declared("each", "bytes", SHARE * len(members))}
-        self.lost = {}  # who vanishes now is in the sum all the same
-        replies = dict(self._exchange(OPEN, {c: (bits,) for c in names if c in alive}, lambda _: expected))
+        replies = dict(self._exchange(OPEN, {c: told for c in names if c in signatures}, lambda _: expected))
         shares: dict[int, dict[int, bytes]] = {i: {} for i in members}
         for j in sorted(names.index(c) for c in replies):
             raw = bytes(replies[names[j]][0].array)

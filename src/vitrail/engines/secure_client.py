@@ -1,13 +1,15 @@
-"""A client's side of secure aggregation: four exchanges of one round, whose secrets live in its private state.
+"""A client's side of secure aggregation: five exchanges of one round, whose secrets live in its private state.
 
-    0 advertise   a public key for letters, one for masks, and a commitment to the seed of its own mask
+    0 advertise   public keys for letters and masks, a commitment to the seed of its own mask; signed by its own key
     1 share       shares of that seed and of the mask key, a sealed letter to every other client
     2 mask        the method's own round; its sum parts leave as whole numbers under all masks
-    3 open        of each client one share: of the seed if its numbers arrived, of the mask key if they did not
+    3 confirm     a signature over whose numbers arrived, among which clients with which keys
+    4 open        of each client one share: of the seed if its numbers arrived, of the mask key if they did not
 
-A client answers each exchange once (client.py gives a stored reply to the same request and refuses another), and the
-last question has one bit for a client: so it never gives both shares of one. It takes the threshold from its own
-task, not from the server.
+A client answers each exchange once (client.py gives a stored reply to the same request and refuses another), so it
+signs one list and never gives both shares of one client. It opens nothing before `threshold` clients have signed the
+list that it signed (the consistency check of Bonawitz et al. 2017). It takes the threshold from its own task, not from
+the server, and the keys that others are known by from its owner, where the owner named a folder of them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,15 +26,19 @@ from vitrail.methods.base import Declared, Task
 from vitrail.privacy import primitives, secagg
 from vitrail.privacy.modular import layout
 from vitrail.privacy.noise import Source
-from vitrail.privacy.secagg import SECRET, SHARE, Group, Shown
+from vitrail.privacy.secagg import SECRET, SHARE, SHOWN, Group, Shown
+from vitrail.privacy.signing import SIGNATURE, Key, signed_by
 from vitrail.state import State
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import Message, Part, make_part
 
-ADVERTISE, SHARES, MASK, OPEN = range(4)
+if TYPE_CHECKING:
+    from vitrail.engines.signed import Names
+
+ADVERTISE, SHARES, MASK, CONFIRM, OPEN = range(5)
 PREFIX = "secagg."  # of the names of all parts below; one array each, in the order of the clients' names
-KEYS, WHO, FROM, LETTERS, ALIVE, OPENED = (
-    PREFIX + name for name in ("keys", "who", "from", "letters", "alive", "opened")
+KEYS, WHO, FROM, LETTERS, ALIVE, SIGNATURES, OPENED = (
+    PREFIX + name for name in ("keys", "who", "from", "letters", "alive", "signatures", "opened")
 )
 
 
@@ -44,6 +51,8 @@ class Party:
     round: int
     task: Task
     declared: Mapping[str, Declared]
+    key: Key | None = None  # that others know it by; None: a new one is drawn for each round
+    peers: Names | None = None  # the keys that other clients must have; None: those that the server hands on
 
     def group(self, names: list[str]) -> Group:
         """The clients of the round, if this client takes part with them."""
@@ -67,37 +76,49 @@ def step(
     """Answer one exchange: the secrets to keep, and what leaves. `parts` is what the method wants to send."""
     match message.header.exchange:
         case 0:
-            after, sent = _advertise(source)
+            after, sent = _advertise(me, source)
         case 1:
             after, sent = _share(me, message, secrets, source)
         case 2:
             after, sent = _mask(me, secrets, parts)
+        case 3:
+            after, sent = _confirm(me, message, secrets)
         case _:
             after, sent = _open(me, message, secrets)
     return {**after, "stage": message.header.exchange}, sent
 
 
-def _advertise(source: Source) -> tuple[State, tuple[Part, ...]]:
+def _advertise(me: Party, source: Source) -> tuple[State, tuple[Part, ...]]:
     letters, masks, seed = (source(SECRET) for _ in range(3))
-    public = primitives.public
-    shown = Shown(public(letters), public(masks), secagg.commitment(seed)).pack()
-    return {"letters": letters, "masks": masks, "seed": seed, "shown": shown}, (bytes_part(KEYS, shown),)
+    secrets: State = {"letters": letters, "masks": masks, "seed": seed}
+    if me.key is None:
+        secrets["key"] = source(SECRET)
+    own = Shown.make(me.run, me.round, me.name, letters, masks, seed, _key(me, secrets)).pack()
+    return {**secrets, "shown": own}, (bytes_part(KEYS, own),)
+
+
+def _key(me: Party, secrets: State) -> Key:
+    return me.key or Key(secrets["key"])
 
 
 def _share(me: Party, message: Message, secrets: State, source: Source) -> tuple[State, tuple[Part, ...]]:
     names = read_names(message)
     group, i = me.group(names), names.index(me.name)
-    raw = _told(message, KEYS, secagg.SHOWN * len(names))
-    keys = [raw[k : k + secagg.SHOWN] for k in range(0, len(raw), secagg.SHOWN)]
-    if keys[i] != secrets["shown"] or len(set(keys)) != len(keys):
+    raw = _told(message, KEYS, SHOWN * len(names))
+    shown = [Shown.read(raw[k : k + SHOWN]) for k in range(0, len(raw), SHOWN)]
+    if shown[i].pack() != secrets["shown"] or len({theirs.signer for theirs in shown}) != len(names):
         raise Malformed("the keys are not those of the clients, one each, and this client's among them")
+    for peer, theirs in zip(names, shown, strict=True):
+        theirs.check(me.run, me.round, peer)
+        if me.peers is not None and peer != me.name:
+            me.peers.meet(peer, theirs.signer)
     points = range(1, len(names) + 1)
     seeds = secagg.split(source, secrets["seed"], group.threshold, points)
     masks = secagg.split(source, secrets["masks"], group.threshold, points)
     letters = []
     for j in range(len(names)):
         if j != i:
-            key = primitives.agree(secrets["letters"], Shown.read(keys[j]).letters, secagg.letter(group, i, j))
+            key = primitives.agree(secrets["letters"], shown[j].letters, secagg.letter(group, i, j))
             letters.append(primitives.seal(key, seeds[j] + masks[j]))
     held = _whole({me.name: seeds[i] + masks[i]})
     return {**secrets, "names": names, "keys": raw, "held": held}, (bytes_part(LETTERS, b"".join(letters)),)
@@ -139,21 +160,39 @@ def _mask(me: Party, secrets: State, parts: tuple[Part, ...]) -> tuple[State, tu
             key = primitives.agree(secrets["masks"], _shown(secrets, j).masks, secagg.pair(group, i, j))
             secagg.add_mask(vector, key, secagg.sign(i, j))
     sent = tuple(bytes_part(name, kinds[name].pack(words)) for name, words in vector.items())
-    return {"names": names, "held": secrets["held"]}, sent  # keys and seed have done their work
+    done = ("letters", "masks", "seed", "shown")
+    return {name: kept for name, kept in secrets.items() if name not in done}, sent
+
+
+def _confirm(me: Party, message: Message, secrets: State) -> tuple[State, tuple[Part, ...]]:
+    names, held = secrets["names"], set(secrets["held"]["of"])
+    bits = _told_bits(message, ALIVE, len(names))
+    alive = {name for name, arrived in zip(names, bits, strict=True) if arrived}
+    if me.name not in alive:
+        raise Malformed("this client's numbers were sent, so its mask key stays secret")
+    if len(alive) < me.task.secure or not alive <= held:
+        raise Malformed(
+            f"the numbers of {len(alive)} clients arrived, {len(alive & held)} of which shared their secrets; with "
+            f"fewer than {me.task.secure}, or others than those, nothing is opened"
+        )
+    signature = _key(me, secrets).sign(*secagg.view(me.group(names), secrets["keys"], bits))
+    kept = {name: secrets[name] for name in ("names", "keys", "held")}
+    return {**kept, "alive": bytes(bits)}, (bytes_part(SIGNATURES, signature),)
 
 
 def _open(me: Party, message: Message, secrets: State) -> tuple[State, tuple[Part, ...]]:
-    names, held = secrets["names"], _by_name(secrets["held"])
-    alive = dict(zip(names, _told_bits(message, ALIVE, len(names)), strict=True))
-    if not alive[me.name]:
-        raise Malformed("this client's numbers were sent, so its mask key stays secret")
-    known = sum(alive[p] for p in held)
-    if known < me.task.secure or known < sum(alive.values()):
+    names, alive, held = secrets["names"], secrets["alive"], _by_name(secrets["held"])
+    signers = [j for j, signed in enumerate(_told_bits(message, FROM, len(names))) if signed]
+    raw = _told(message, SIGNATURES, SIGNATURE * len(signers))
+    if len(signers) < me.task.secure or not all(alive[j] for j in signers):
         raise Malformed(
-            f"the numbers of {sum(alive.values())} clients arrived, {known} of which shared their secrets; with fewer "
-            f"than {me.task.secure}, or others than those, nothing is opened"
+            f"{len(signers)} clients signed whose numbers arrived; {me.task.secure} of those that sent any must"
         )
-    opened = b"".join(held[p][:SHARE] if alive[p] else held[p][SHARE:] for p in names if p in held)
+    view = secagg.view(me.group(names), secrets["keys"], alive)
+    for at, j in enumerate(signers):
+        if not signed_by(_shown(secrets, j).signer, raw[SIGNATURE * at : SIGNATURE * (at + 1)], *view):
+            raise Malformed(f"{names[j]!r} did not sign what this client was told: nothing is opened")
+    opened = b"".join(held[p][:SHARE] if alive[j] else held[p][SHARE:] for j, p in enumerate(names) if p in held)
     return {}, (bytes_part(OPENED, opened),)
 
 
@@ -204,7 +243,7 @@ def _told_bits(message: Message, name: str, size: int) -> list[int]:
 
 def _shown(secrets: State, j: int) -> Shown:
     """The keys that client j has shown."""
-    return Shown.read(secrets["keys"][secagg.SHOWN * j : secagg.SHOWN * (j + 1)])
+    return Shown.read(secrets["keys"][SHOWN * j : SHOWN * (j + 1)])
 
 
 def _whole(by_name: Mapping[str, bytes]) -> State:

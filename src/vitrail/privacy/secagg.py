@@ -27,10 +27,12 @@ from vitrail.errors import Malformed
 from vitrail.privacy import primitives
 from vitrail.privacy.modular import Words
 from vitrail.privacy.noise import Source
+from vitrail.privacy.signing import SIGNATURE, Key, signed_by
 from vitrail.wire.message import digest
 
 PRIME = 2**256 + 297
-SECRET, SHARE, SHOWN, LETTER = 32, 33, 80, 82  # bytes: a letter is two shares, sealed
+SECRET, SHARE, LETTER = 32, 33, 82  # bytes: a letter is two shares, sealed
+SHOWN = 80 + 32 + SIGNATURE
 
 
 @dataclass(frozen=True)
@@ -51,28 +53,57 @@ class Group:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a client shows of its secrets: public keys for letters and for masks, and a commitment to its seed."""
+    """What a client shows of its secrets: public keys for letters and for masks, and a commitment to its seed.
+
+    `signer` is the public key that it is known by, and `signature` is by that key.
+    """
 
     letters: bytes
     masks: bytes
     seed: bytes
+    signer: bytes
+    signature: bytes
+
+    @staticmethod
+    def make(run: bytes, round_: int, name: str, letters: bytes, masks: bytes, seed: bytes, key: Key) -> Shown:
+        """From a client's secrets."""
+        shown = primitives.public(letters), primitives.public(masks), commitment(seed)
+        return Shown(*shown, key.public, key.sign(*_shows(run, round_, name, b"".join(shown))))
 
     def pack(self) -> bytes:
         """As it travels."""
-        return self.letters + self.masks + self.seed
+        return self.letters + self.masks + self.seed + self.signer + self.signature
 
     @staticmethod
     def read(raw: bytes) -> Shown:
         """Read it."""
         if len(raw) != SHOWN:
             raise Malformed(f"keys of {len(raw)} bytes; they have {SHOWN}")
-        return Shown(raw[:SECRET], raw[SECRET : 2 * SECRET], raw[2 * SECRET :])
+        return Shown(raw[:32], raw[32:64], raw[64:80], raw[80:112], raw[112:])
 
-    def check(self) -> Shown:
-        """Refuse keys that would let everybody know what they agree on."""
+    def check(self, run: bytes, round_: int, name: str) -> Shown:
+        """Refuse keys that were not signed for this client in this round."""
+        shown = self.letters + self.masks + self.seed
+        if not signed_by(self.signer, self.signature, *_shows(run, round_, name, shown)):
+            raise Malformed(f"the keys of {name!r} are not signed for this round by its key {self.signer.hex()[:16]}")
+        return self
+
+    def check_points(self) -> Shown:
+        """Refuse keys that would let everybody know what they agree on; clients notice when they use one."""
         for key in (self.letters, self.masks):
             primitives.agree(bytes(SECRET), key, b"a trial")
         return self
+
+
+def _shows(run: bytes, round_: int, name: str, shown: bytes) -> tuple[bytes, ...]:
+    """What a client signs when it shows its keys."""
+    return b"secagg keys", run, str(round_).encode(), name.encode(), shown
+
+
+def view(group: Group, keys: bytes, alive: Sequence[int]) -> tuple[bytes, ...]:
+    """What a client signs before it opens anything: who takes part with which keys, and whose numbers arrived."""
+    numbers = f"{group.round} {group.threshold}".encode()
+    return b"secagg view", group.run, numbers, *(name.encode() for name in group.names), keys, bytes(alive)
 
 
 def sign(i: int, j: int) -> int:

@@ -99,6 +99,15 @@ def test_whoever_vanishes_the_sum_is_right_or_the_round_is_void(tmp_path):
     assert len(ends) >= 4  # the patterns reach several ways to end
 
 
+def test_more_than_sixty_four_clients_add_up_too(tmp_path):
+    many = [f"client-{k}" for k in range(66)]
+    method = Adds(Task((1, 8, 8), 0, 3, 66, secure=34))
+    leaves = {c: [1, 2, 4][k % 3] for k, c in enumerate(many[34:])}
+    fed, outcome, _ = play_round(method, tmp_path, leaves, clients=many)
+    assert not outcome.void
+    assert adds_up(fed, [c for c in many if leaves.get(c, 9) > 2])
+
+
 def test_the_run_goes_on_after_a_void_round_and_after_drop_outs(tmp_path):
     fed, outcome, _ = play_round(Adds(), tmp_path, dict.fromkeys(FIVE[:3], 4))  # all trained, nothing could be opened
     assert "2 clients remain" in outcome.void

@@ -15,7 +15,7 @@ from vitrail.engines.signed import Names
 from vitrail.errors import Malformed
 from vitrail.methods.base import Task
 from vitrail.privacy import primitives, secagg
-from vitrail.privacy.secagg import LETTER, SHARE, SHOWN, Group, commitment, join
+from vitrail.privacy.secagg import LETTER, SHARE, SHOWN, commitment, join
 from vitrail.privacy.signing import Key
 from vitrail.rng import Rng
 from vitrail.state import load
@@ -137,10 +137,12 @@ def run_to(exchange, method, clients, change=lambda client, exchange, request: r
 
 def equivocate(folder, names, threshold, lists):
     """What clients say in the end to a server that tells each its own list, and hands on the signatures it got."""
-    method, clients = keyed(folder, names, threshold)
-    run_to(3, method, clients)
+    method = Adds(Task((1, 8, 8), 0, 3, len(names), secure=threshold))
+    played_until(3, method, folder, names)
+    crew = Crew(method, RUN, Rng((5,)), shares(len(names), each=2), folder)
+    clients = {c: crew.client(c, digits().train) for c in names}
     signed = {c: said(clients[c].answer(asked(3, bits("secagg.alive", lists[c])))) for c in names}
-    assert all(len(s) == 64 for s in signed.values())
+    assert {len(s) for s in signed.values()} == {64}  # no shares yet, which without the check it would get here
     answers = {}
     for c in names:  # of those in its list, for it refuses others anyway
         raw = b"".join(signed[other] for other, listed in zip(names, lists[c], strict=True) if listed)
@@ -176,6 +178,21 @@ def test_a_server_that_equivocates_in_a_round_gets_no_sum(tmp_path):
             assert outcome.void.startswith("2 of 5 clients confirmed whose numbers arrived")
 
 
+@pytest.mark.parametrize(("threshold", "opens"), [(3, True), (4, False)])
+def test_a_client_that_signs_two_lists_opens_them_only_at_a_low_threshold(tmp_path, threshold, opens):
+    """An equivocating server needs 2 threshold - n colluding clients: one of five at 3, three at 4."""
+    clients, (group, keys, _) = confirmed(tmp_path, threshold, until=3)
+    lists = {c: (1, 1, 1, 0, 1) if k < 2 else (0, 1, 1, 1, 1) for k, c in enumerate(FIVE)}
+    signed = {c: said(clients[c].answer(asked(3, bits("secagg.alive", lists[c])))) for c in FIVE[:4]}
+    for c in FIVE[:4]:
+        agree = [other for other in FIVE[:4] if lists[other] == lists[c]]
+        signed["client-4"] = clients["client-4"].key.sign(*secagg.view(group, keys, lists[c]))
+        signers = [*agree, "client-4"] if opens else [c for c, listed in zip(FIVE, lists[c], strict=True) if listed]
+        told = bits("secagg.from", [c in signers for c in FIVE]), b"".join(signed[c] for c in signers)
+        answer = said(clients[c].answer(asked(4, told[0], text("secagg.signatures", told[1]))))
+        assert isinstance(answer, bytes) == opens, answer
+
+
 VIEWS = {  # what the others have signed in place of the list that client-0 was told
     "another run": lambda g, keys, alive: (replace(g, run=bytes(16)), keys, alive),
     "another round": lambda g, keys, alive: (replace(g, round=1), keys, alive),
@@ -186,9 +203,9 @@ VIEWS = {  # what the others have signed in place of the list that client-0 was 
 }
 
 
-def confirmed(folder):
-    """client-0 once it has signed that all numbers arrived, the keys of all, and what it signed."""
-    method, clients = keyed(folder)
+def confirmed(folder, threshold=3, until=4):
+    """Clients once they have signed that all numbers arrived, and what they signed."""
+    method, clients = keyed(folder, threshold=threshold)
     replies = {}
 
     def change(client, at, request):
@@ -196,8 +213,8 @@ def confirmed(folder):
             replies["keys"] = decode(request).parts[1].payload
         return request
 
-    run_to(4, method, clients, change)
-    return clients, (Group(RUN, 0, tuple(FIVE), 3), replies["keys"], (1, 1, 1, 1, 1))
+    run_to(until, method, clients, change)
+    return clients, (secagg.Group(RUN, 0, tuple(FIVE), threshold), replies["keys"], (1, 1, 1, 1, 1))
 
 
 def opening(clients, view, signers=(1, 1, 1, 1, 1)):

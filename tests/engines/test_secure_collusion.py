@@ -298,3 +298,10 @@ def test_clients_that_know_each_other_open_the_same_sum(tmp_path):
     assert not outcome.left_out
     _, others = run_to(9, *keyed(tmp_path / "b"))
     assert (outcome.metrics, outcome.up, outcome.down) == (others.metrics, others.up, others.down)
+
+
+def test_two_clients_with_one_key_count_once(tmp_path):
+    method, clients = keyed(tmp_path)
+    _, outcome = run_to(9, method, {**clients, "client-3": replace(clients["client-3"], key=clients["client-1"].key)})
+    assert outcome.left_out == {"client-3": "reply refused: it shows the key of another client"}
+    assert not outcome.void

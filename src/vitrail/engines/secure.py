@@ -58,8 +58,8 @@ def check_secure(method: Method, asked: int | None = None) -> None:
     layout(method.declares(), task.clients, n)
     if not (2 <= task.secure <= n < 2 * task.secure):
         raise VitrailError(
-            f"secure={task.secure} with {n} clients a round: it must be more than half of them, or a server could "
-            f"ask one half for one kind of share and the other half for the other, and at most all of them; "
+            f"secure={task.secure} with {n} clients a round: it must be more than half of them, or each half could "
+            f"be told a list of its own and open it, and at most all of them; "
             f"use {max(2, n // 2 + 1)} to {n}"
         )
 
@@ -113,6 +113,13 @@ class _Talk:
                 self.keys[client] = shown.check(self.post.run, self.post.fed.round, client)
             except Malformed as e:
                 self.lost[client] = f"reply refused: {e}"
+        signers: set[bytes] = set()
+        for client in [c for c in who if c in self.keys]:
+            if self.keys[client].signer in signers:  # the others would refuse both
+                self.lost[client] = "reply refused: it shows the key of another client"
+                del self.keys[client]
+            else:
+                signers.add(self.keys[client].signer)
         return [c for c in who if c in self.keys]
 
     def share(self, group: Group) -> None:

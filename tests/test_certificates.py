@@ -77,6 +77,7 @@ def test_a_nodes_keys_are_one_pair_each_and_the_server_has_the_public_halves(mad
         assert registered.public_numbers() == private.public_key().public_numbers()
         signs = read_key(made / name / "node.key")
         assert public_key(str(made / "superlink" / "keys" / f"{name}.pub")) == signs.public
+        assert all(public_key(str(made / n / "peers" / f"{name}.pub")) == signs.public for n in ("north", "south"))
         assert public_key(str(made / name / "server.pub")) == read_key(made / "superlink" / "signing.key").public
         seen |= {registered.public_numbers().x, signs.public}
     assert len(seen) == 4

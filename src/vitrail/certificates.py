@@ -7,6 +7,7 @@
     FOLDER/NAME/       ca.crt supernode.key supernode.pub      the node proves itself to the SuperLink
                        server.pub                              whose requests it answers: server-key
                        node.key node.pub                       it signs its answers
+                       peers/NAME.pub                          the keys of all nodes: peer-keys
 
 The key of the certificate authority is forgotten once it has signed: nobody can make another server that these nodes
 believe. What comes to last should come from the parties' own authority, each private key made where it is used.
@@ -85,6 +86,8 @@ def _fill(folder: Path, nodes: Sequence[str], hosts: Sequence[str], valid: dt.ti
             path.write_bytes(public)
         for path in (place / "node.pub", server / "keys" / f"{name}.pub"):
             path.write_text(answers)
+    for name in nodes:
+        shutil.copytree(server / "keys", folder / name / "peers")
 
 
 def _private(path: Path, data: bytes) -> None:

@@ -79,8 +79,8 @@ def embedded(plan: Plan, folder: Path) -> tuple[Federation, list[Outcome]]:
     ("method", "settings", "exchanges"),
     [
         ("prism", {}, 1),
-        ("prism", {"secure": 2, "coding": "packed"}, 4),
-        ("moments", {"secure": 2, "epsilon": 9.8}, 4),
+        ("prism", {"secure": 2, "coding": "packed"}, 5),
+        ("moments", {"secure": 2, "epsilon": 9.8}, 5),
     ],
     ids=["prism", "prism, secure", "moments, secure"],
 )
@@ -95,6 +95,25 @@ def test_signed_nodes_give_the_bits_of_embedded_and_64_bytes_more_a_message(meth
         assert a.up == {c: n + exchanges * SIGNATURE for c, n in b.up.items()}
         assert a.down == {c: n + exchanges * SIGNATURE for c, n in b.down.items()}
     assert outcomes[0].answered == NAMES
+
+
+def test_nodes_that_know_each_other_by_peer_keys_leave_out_a_stranger(tmp_path):
+    plan = plan_for("prism", secure=2, coding="packed")
+    peers = tmp_path / "peers"
+    peers.mkdir()
+    for name in NAMES[:2]:
+        (peers / f"{name}.pub").write_text(kept_key(tmp_path / name / "node.key").public.hex())
+    (peers / "client-2.pub").write_text(SERVER.public.hex())
+    nodes = [node(tmp_path, k, **{"peer-keys": str(peers)}) for k in range(3)]
+    _, outcomes = played(plan, engine_for(plan, nodes)[0])
+    assert all("'client-2' shows the key" in outcomes[0].left_out[c] for c in NAMES[:2])
+    assert "shared their secrets" in outcomes[0].void
+
+    (peers / "client-2.pub").write_text(kept_key(tmp_path / "client-2" / "node.key").public.hex())
+    plan = plan_for("prism", secure=2, coding="packed", seed=4)
+    _, outcomes = played(plan, engine_for(plan, nodes)[0])
+    assert outcomes[0].answered == NAMES
+    assert not outcomes[0].void
 
 
 def test_owners_who_do_not_agree_are_left_out_by_name_and_reason(tmp_path):

@@ -16,7 +16,10 @@ from vitrail.engines.rounds import Federation, play
 from vitrail.engines.secure import check_secure
 from vitrail.errors import VitrailError
 from vitrail.methods.base import Declared, Task
+from vitrail.privacy import primitives, secagg
 from vitrail.privacy.modular import layout
+from vitrail.privacy.secagg import SHOWN
+from vitrail.privacy.signing import Key
 from vitrail.rng import Rng
 from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
@@ -64,7 +67,7 @@ def test_masked_numbers_are_uniform_and_do_not_tell_the_data(tmp_path):
 
 def test_data_changes_nothing_in_the_other_exchanges(tmp_path):
     heard = [play_round(Adds(salt=s), tmp_path / str(s))[2] for s in (0, 1)]
-    for exchange in (0, 1, 3):
+    for exchange in (0, 1, 3, 4):
         assert seen(heard[0], exchange) == seen(heard[1], exchange)
     lengths = [[len(a) for *_, a in h] for h in heard]
     assert lengths[0] == lengths[1]
@@ -149,7 +152,7 @@ def test_a_server_that_asks_for_both_shares_of_a_peer_is_refused(tmp_path):
     assert decode(client.answer(request)).header.kind is Kind.REPLY
     assert "replay is refused" in refusal(client, alive(request, 1, 1, 1, 1, 0))
     later = decode(alive(request, 1, 1, 1, 1, 0))
-    later = encode(replace(later, header=replace(later.header, exchange=4)))
+    later = encode(replace(later, header=replace(later.header, exchange=5)))
     assert "does not follow" in refusal(client, later)
     twice = replace(decode(request), parts=(*decode(request).parts, *decode(request).parts))
     assert "two parts have the same name" in refusal(client, encode(twice))
@@ -170,7 +173,7 @@ def test_clients_that_shared_nothing_do_not_count_towards_the_threshold(tmp_path
     assert "nothing is opened" in refusal(client, alive(request, 1, 1, 0, 1, 1))
 
 
-@pytest.mark.parametrize("exchange", [1, 2, 3])
+@pytest.mark.parametrize("exchange", [1, 2, 3, 4])
 def test_an_exchange_out_of_turn_is_refused(tmp_path, exchange):
     _, request = questions(tmp_path / "a", exchange)
     stranger = Crew(Adds(), RUN, Rng((5,)), shares(5), tmp_path / "b").client("client-0", digits().train)
@@ -178,16 +181,21 @@ def test_an_exchange_out_of_turn_is_refused(tmp_path, exchange):
     assert not stranger.path.exists()
 
 
+_PUBLIC = primitives.public(bytes(32))
 SHARES = {
     "too few clients": (lambda m: _named(m, FIVE[:2]), "2 clients take part"),
     "too many": (lambda m: _named(m, [*FIVE, "client-5"]), "6 clients take part"),
     "one twice": (lambda m: _named(m, [*FIVE[:4], "client-1"]), "names one twice"),
     "without this client": (lambda m: _named(m, FIVE[1:]), "leaves 'client-0' out"),
     "no list": (lambda m: replace(m, parts=m.parts[1:]), "does not name the clients"),
-    "a missing key": (lambda m: replace(m, parts=m.parts[:-1]), "not those of this client's neighbours"),
-    "one key for two": (lambda m: _keyed(m, m.parts[2].payload), "not those of this client's neighbours"),
-    "a short key": (lambda m: _keyed(m, bytes(79)), "keys of 79 bytes"),
-    "a key of zeros": (lambda m: _keyed(m, bytes(80)), "no public key"),
+    "no keys": (lambda m: replace(m, parts=m.parts[:-1]), "has 0 bytes"),
+    "one key for two": (lambda m: _keyed(m, 1, _keys(m)[2]), "not those of the clients, one each"),
+    "a short key": (lambda m: _keyed(m, 1, bytes(79)), "has 783 bytes; 880 are needed"),
+    "a key of zeros": (lambda m: _keyed(m, 1, _signed(bytes(32))), "no public key"),
+    "keys of another round": (lambda m: _keyed(m, 1, _signed(_PUBLIC, round_=1)), "not signed for this round"),
+    "keys of another run": (lambda m: _keyed(m, 1, _signed(_PUBLIC, run=bytes(16))), "not signed for this round"),
+    "keys of another client": (lambda m: _keyed(m, 1, _signed(_PUBLIC, name="client-2")), "not signed for this round"),
+    "another key for this client": (lambda m: _keyed(m, 0, _signed(bytes(32))), "this client's among them"),
 }
 
 
@@ -198,10 +206,22 @@ def _named(m, names):
     return replace(m, parts=(make_part("secagg.who", "bytes", text), *m.parts[1:]))
 
 
-def _keyed(m, raw):
-    return replace(
-        m, parts=(m.parts[0], make_part("secagg.keys", "bytes", np.frombuffer(raw, np.uint8), "client-1"), *m.parts[2:])
-    )
+def _keys(m):
+    raw = m.parts[1].payload
+    return [raw[k : k + SHOWN] for k in range(0, len(raw), SHOWN)]
+
+
+def _signed(public, run=RUN, round_=0, name="client-1"):
+    """Keys for letters and masks as a client would show them."""
+    key, shown = Key(bytes(31) + b"\x01"), public + public + bytes(16)
+    return shown + key.public + key.sign(*secagg._shows(run, round_, name, shown))
+
+
+def _keyed(m, at, raw):
+    keys = _keys(m)
+    keys[at] = raw
+    text = np.frombuffer(b"".join(keys), np.uint8)
+    return replace(m, parts=(m.parts[0], make_part("secagg.keys", "bytes", text)))
 
 
 @pytest.mark.parametrize("lie", SHARES)
@@ -214,20 +234,28 @@ def test_a_server_that_lies_about_who_takes_part_is_refused(tmp_path, lie):
 def test_letters_that_were_touched_swapped_or_withheld_are_refused(tmp_path):
     client, request = questions(tmp_path, 2)
     m = decode(request)
-    letters = [p for p in m.parts if p.peer]
-    own = tuple(p for p in m.parts if not p.peer)
-    touched = replace(letters[0], payload=bytes([letters[0].payload[0] ^ 1]) + letters[0].payload[1:])
-    swapped = [replace(letters[0], payload=letters[1].payload), *letters[1:]]
+    own, senders, letters = m.parts[:-2], *m.parts[-2:]
+    raw = letters.payload
+
+    def sent(raw, *bits):
+        parts = (
+            (make_part(senders.name, "u1", np.uint8(bits)) if bits else senders),
+            replace(letters, payload=raw, shape=(len(raw),)),
+        )
+        return encode(Message(m.header, (*own, *parts)))
+
     for bad, why in (
-        ([touched, *letters[1:]], "letter from 'client-1' is refused"),
-        (swapped, "is refused"),
-        (letters[:1], "at least 2 of 4"),
+        (sent(bytes([raw[0] ^ 1]) + raw[1:]), "letter from 'client-1' is refused"),
+        (sent(raw[82:164] + raw[:82] + raw[164:]), "is refused"),
+        (sent(raw[82:]), "has 246 bytes; 328 are needed"),
+        (sent(raw[:82], 1, 1, 0, 0, 0), "at least 2 are needed"),
+        (sent(raw, 1, 1, 1, 1), "not 5 bits"),
     ):
-        assert why in refusal(client, encode(Message(m.header, (*own, *bad))))
+        assert why in refusal(client, bad)
     assert decode(client.answer(request)).header.kind is Kind.REPLY
 
 
-@pytest.mark.parametrize("exchange", range(4))
+@pytest.mark.parametrize("exchange", range(5))
 @pytest.mark.parametrize("kind", ["garbage", "short", "zeros"])
 def test_a_client_that_sends_rubbish_is_left_out_and_the_sum_is_right(tmp_path, exchange, kind):
     def spoil(client, e, answer):
@@ -235,13 +263,13 @@ def test_a_client_that_sends_rubbish_is_left_out_and_the_sum_is_right(tmp_path, 
             return answer
         m = decode(answer)
         first = m.parts[0]
-        raw = {"garbage": b"\xf0" * len(first.payload), "short": first.payload[1:], "zeros": bytes(len(first.payload))}[
-            kind
-        ]
+        size = 82 if e == 1 else len(first.payload)  # of its letters only that to client-0
+        bad = {"garbage": b"\xf0" * size, "short": first.payload[1:size], "zeros": bytes(size)}[kind]
+        raw = bad + first.payload[size:]
         return encode(replace(m, parts=(replace(first, payload=raw, shape=(len(raw),)), *m.parts[1:])))
 
     fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
-    if exchange == 3:  # its numbers are in; its shares are not needed
+    if exchange >= 3:  # its numbers are in; its signature and its shares are not needed
         assert adds_up(fed, FIVE)
     elif exchange == 1 and kind != "short":  # its letter does not open: the addressee, client-0, cannot go on
         assert "letter from 'client-1'" in outcome.left_out["client-0"]
@@ -258,7 +286,7 @@ def test_a_client_that_sends_rubbish_is_left_out_and_the_sum_is_right(tmp_path, 
 def test_two_that_lie_about_their_shares_void_the_round(tmp_path):
     def spoil(client, exchange, answer):
         m = decode(answer)
-        if exchange != 3 or client not in FIVE[:2]:
+        if exchange != 4 or client not in FIVE[:2]:
             return answer
         return encode(replace(m, parts=(replace(m.parts[0], payload=bytes(len(m.parts[0].payload))),)))
 

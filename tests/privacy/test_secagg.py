@@ -1,4 +1,4 @@
-"""The arithmetic of secure aggregation: sharing, masks, whole numbers modulo 2^w, and who is whose neighbour."""
+"""The arithmetic of secure aggregation: sharing, masks, and integers modulo 2^w."""
 
 import itertools
 from fractions import Fraction
@@ -14,7 +14,7 @@ from vitrail.methods.base import Declared
 from vitrail.privacy import primitives, secagg
 from vitrail.privacy.modular import Whole, layout
 from vitrail.privacy.noise import operating_system, seeded
-from vitrail.privacy.secagg import PRIME, Graph, join, split
+from vitrail.privacy.secagg import PRIME, join, split
 from vitrail.rng import Rng
 from vitrail.wire.message import make_part
 
@@ -202,7 +202,7 @@ def test_what_is_not_a_plain_sum_of_a_known_size_is_refused():
         layout({"x": Declared("sum", "int64", 1, limit=2**63 - 1)}, 3, 3)
 
 
-# -- masks and neighbours -----------------------------------------------------------------------------------------------
+# -- masks ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_mask_comes_off_again_and_pairs_cancel():
@@ -214,33 +214,6 @@ def test_a_mask_comes_off_again_and_pairs_cancel():
     secagg.add_mask(vector, key, -1)
     assert all(np.array_equal(vector[k], before[k]) for k in vector)
     assert all(secagg.sign(i, j) == -secagg.sign(j, i) for i, j in itertools.combinations(range(5), 2))
-
-
-@pytest.mark.parametrize("n", [5, 64, 65, 100, 501])
-def test_neighbours_are_mutual_and_the_graph_hangs_together(n):
-    graph = Graph(b"run", 3, tuple(f"c{i}" for i in range(n)), n // 2 + 1)
-    near = [set(graph.neighbours(i)) for i in range(n)]
-    assert all(i in near[j] and i != j for i in range(n) for j in near[i])
-    assert {len(x) for x in near} == {n - 1 if n <= 64 else secagg.degree(n)}
-    reached, todo = {0}, [0]
-    while todo:
-        new = near[todo.pop()] - reached
-        reached |= new
-        todo += new
-    assert len(reached) == n
-    assert 2 * graph.need > len(graph.holders(0))
-
-
-def test_a_sparse_graph_is_drawn_anew_each_round_and_from_the_names():
-    names = tuple(f"c{i}" for i in range(100))
-    graphs = [
-        Graph(b"r", 0, names, 51),
-        Graph(b"r", 1, names, 51),
-        Graph(b"s", 0, names, 51),
-        Graph(b"r", 0, names[::-1], 51),
-    ]
-    assert len({tuple(g.neighbours(0)) for g in graphs}) == 4
-    assert Graph(b"r", 0, names, 51).neighbours(7) == graphs[0].neighbours(7)
 
 
 def test_the_systems_entropy_serves_too():

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
@@ -25,6 +26,7 @@ from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import operating_system, seeded
 from vitrail.privacy.policy import Policy
+from vitrail.privacy.signing import Key
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire.message import (
@@ -40,6 +42,9 @@ from vitrail.wire.message import (
     make_part,
 )
 
+if TYPE_CHECKING:
+    from vitrail.engines.signed import Names
+
 
 @dataclass(frozen=True)
 class Client:
@@ -54,6 +59,8 @@ class Client:
     budget: Budget | None = None  # what its owner lets it spend on privacy; None: nobody counts
     policy: Policy | None = None  # the least that its owner lets a run promise; None: nothing is refused
     queues: bool = False  # a process may be asked for it while another, given up too early, still answers in its folder
+    key: Key | None = None  # that other clients know it by in secure sums; None: a new one is drawn for each round
+    peers: Names | None = None  # the keys that other clients must have in secure sums; None: any
 
     def answer(self, request: bytes) -> bytes:
         """Do what a request asks for; a client that cannot says why instead of failing silently."""
@@ -140,14 +147,14 @@ class Client:
         from vitrail.engines import secure_client as secure
 
         h, task = message.header, self.method.task
-        me = secure.Party(self.name, self.run, h.round, task, self.method.declares())
+        me = secure.Party(self.name, self.run, h.round, task, self.method.declares(), self.key, self.peers)
         secure.expects(kept["secrets"], h.exchange)
         parts: tuple[Part, ...] = ()
         if h.exchange == secure.ADVERTISE:
             self._data()  # who holds nothing says so before others count on it
         if h.exchange == secure.MASK:
             kept["secrets"] = secure.read_letters(me, message, kept["secrets"])
-            told = replace(message, parts=tuple(p for p in message.parts if not p.peer))
+            told = replace(message, parts=tuple(p for p in message.parts if not p.name.startswith(secure.PREFIX)))
             parts = self._train(told, kept, rng.child(h.round, 0))  # as it draws without secure aggregation
         source = seeded(rng.child(h.round, "secrets", h.exchange)) if task.entropy == "seed" else operating_system
         kept["secrets"], sent = secure.step(me, message, kept["secrets"], parts, source)

@@ -1,20 +1,18 @@
-"""The server's side of secure aggregation, above any engine: four exchanges, and of the numbers only their sum.
+"""The server's side of secure aggregation, above any engine: five exchanges, and of the numbers only their sum.
 
 Masked numbers are added as they arrive, so memory is that of one reply, and what one client sent is never without its
 masks here: those are taken away from the sum alone. secure_client.py lists the exchanges; privacy/secagg.py is the
 arithmetic. Who vanishes before its masked numbers are in is left out; who vanishes after is in the sum all the same.
 
-The server is trusted to pass keys on as they came and to tell all clients the same story; then what it sees tells
-nothing but the sum, also together with fewer than the threshold of clients. Clients refuse every question that would
-give both secrets of one of them, or open fewer than the threshold (see there). A server that swaps keys for its own is
-not kept out: that takes keys which clients can check by themselves.
+A server that follows these exchanges learns the sum alone, also together with fewer than the threshold of clients. One
+that tells clients different lists of whose numbers arrived gets no shares, unless it has 2 threshold - n of the n
+clients on its side, which sign both. One that hands on keys of its own is refused by clients that know each other's
+keys (`peer-keys` of a node); the others trust it to hand on keys as they came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-import numpy as np
 
 from vitrail.engines.post import Post
 from vitrail.engines.replies import Failure, Taken, read_reply
@@ -22,13 +20,18 @@ from vitrail.engines.rounds import Ask, Tell
 from vitrail.engines.secure_client import (
     ADVERTISE,
     ALIVE,
+    CONFIRM,
+    FROM,
     KEYS,
-    LETTER,
+    LETTERS,
     MASK,
     OPEN,
     OPENED,
     SHARES,
+    SIGNATURES,
     WHO,
+    bits_part,
+    bytes_part,
     write_names,
 )
 from vitrail.errors import Malformed, VitrailError
@@ -36,8 +39,9 @@ from vitrail.methods.base import Declared, Method, Sums
 from vitrail.privacy import secagg
 from vitrail.privacy.modular import Whole, Words, layout
 from vitrail.privacy.opening import left_in_sum
-from vitrail.privacy.secagg import SHARE, Graph, Shown
-from vitrail.wire.message import Header, Kind, Message, Part, encode, make_part
+from vitrail.privacy.secagg import SHARE, Group, Shown
+from vitrail.privacy.signing import SIGNATURE, signed_by
+from vitrail.wire.message import Header, Kind, Message, Part, encode
 
 
 def check_secure(method: Method, asked: int | None = None) -> None:
@@ -54,8 +58,8 @@ def check_secure(method: Method, asked: int | None = None) -> None:
     layout(method.declares(), task.clients, n)
     if not (2 <= task.secure <= n < 2 * task.secure):
         raise VitrailError(
-            f"secure={task.secure} with {n} clients a round: it must be more than half of them, or a server could "
-            f"ask one half for one kind of share and the other half for the other, and at most all of them; "
+            f"secure={task.secure} with {n} clients a round: it must be more than half of them, or each half could "
+            f"be told a list of its own and open it, and at most all of them; "
             f"use {max(2, n // 2 + 1)} to {n}"
         )
 
@@ -67,17 +71,20 @@ def gather(method: Method, post: Post, who: Sequence[str], ask: Ask, tell: Tell)
     names = talk.advertise(who)
     if len(names) < method.task.secure:
         return _too_few(names, who, method, "showed their keys")
-    graph = Graph(post.run, post.fed.round, tuple(names), method.task.secure)
-    talk.share(graph)
+    group = Group(post.run, post.fed.round, tuple(names), method.task.secure)
+    talk.share(group)
     if len(talk.letters) < method.task.secure:
         return _too_few(talk.letters, who, method, "shared their secrets")
     kinds = layout(method.declares(), method.task.clients, len(names))
-    total = talk.masked(graph, kinds)
+    total = talk.masked(group, kinds)
     alive = post.outcome.answered
     if len(alive) < method.task.secure:
         return _too_few(alive, who, method, "sent their numbers")
+    signatures = talk.confirmed(group, alive)
+    if len(signatures) < method.task.secure:
+        return _too_few(signatures, who, method, "confirmed whose numbers arrived")
     try:
-        for key, way in left_in_sum(graph, set(talk.letters), set(alive), talk.keys, talk.opened(graph, alive)):
+        for key, way in left_in_sum(group, set(talk.letters), set(alive), talk.keys, talk.opened(group, signatures)):
             secagg.add_mask(total, key, way)
         return Sums({name: kind.total(total[name], len(alive)) for name, kind in kinds.items()}, len(alive))
     except Malformed as e:
@@ -95,46 +102,54 @@ class _Talk:
         self.post, self.ask, self.tell, self.outcome = post, ask, tell, post.outcome
         self.lost = self.outcome.left_out
         self.keys: dict[str, Shown] = {}
-        self.letters: dict[str, dict[str, Part]] = {}  # by sender, then by recipient
+        self.letters: dict[str, bytes] = {}  # by sender: its letters to all others, in order
 
     def advertise(self, who: Sequence[str]) -> list[str]:
         """Exchange 0: who takes part, in order; their keys are kept."""
         expected = {KEYS: Declared("each", "bytes", secagg.SHOWN)}
         for client, reply in self._exchange(ADVERTISE, dict.fromkeys(who, ()), lambda _: expected):
             try:
-                self.keys[client] = Shown.read(bytes(reply[0].array)).check()
+                shown = Shown.read(bytes(reply[0].array)).check_points()
+                self.keys[client] = shown.check(self.post.run, self.post.fed.round, client)
             except Malformed as e:
                 self.lost[client] = f"reply refused: {e}"
+        signers: set[bytes] = set()
+        for client in [c for c in who if c in self.keys]:
+            if self.keys[client].signer in signers:  # the others would refuse both
+                self.lost[client] = "reply refused: it shows the key of another client"
+                del self.keys[client]
+            else:
+                signers.add(self.keys[client].signer)
         return [c for c in who if c in self.keys]
 
-    def share(self, graph: Graph) -> None:
-        """Exchange 1: letters between neighbours are kept, closed as they are."""
-        names = graph.names
-        listed = make_part(WHO, "bytes", np.frombuffer(write_names(list(names)), np.uint8))
-        shown = {c: make_part(KEYS, "bytes", np.frombuffer(k.pack(), np.uint8)) for c, k in self.keys.items()}
-        neighbours = {c: [names[j] for j in graph.neighbours(i)] for i, c in enumerate(names)}
-        tell = {c: (listed, *(_from(shown[p], p) for p in neighbours[c])) for c in names}
-        expected = {LETTER: Declared("relay", "bytes", secagg.LETTER)}
-        for client, reply in self._exchange(SHARES, tell, lambda _: expected):
-            letters = {x.part.peer: x.part for x in reply}
-            if sorted(letters) == sorted(neighbours[client]):
-                self.letters[client] = letters
-            else:
-                self.lost[client] = "reply refused: its letters are not for its neighbours"
+    def share(self, group: Group) -> None:
+        """Exchange 1: letters between clients are kept, closed as they are."""
+        listed = bytes_part(WHO, write_names(list(group.names)))
+        shown = bytes_part(KEYS, self._all_keys(group))
+        expected = {LETTERS: Declared("each", "bytes", secagg.LETTER * (len(group.names) - 1))}
+        for client, reply in self._exchange(SHARES, dict.fromkeys(group.names, (listed, shown)), lambda _: expected):
+            self.letters[client] = bytes(reply[0].array)
 
-    def masked(self, graph: Graph, kinds: Mapping[str, Whole]) -> dict[str, Words]:
+    def masked(self, group: Group, kinds: Mapping[str, Whole]) -> dict[str, Words]:
         """Exchange 2, the method's own round: the sum of all masked numbers that arrive."""
         total = {name: kind.zeros() for name, kind in kinds.items()}
         expected = {name: Declared("each", "bytes", kind.wire_bytes) for name, kind in kinds.items()}
-        members = [c for c in graph.names if c in self.letters]
+        members = [c for c in group.names if c in self.letters]
+        order = {c: i for i, c in enumerate(group.names)}
+        senders = bits_part(FROM, [c in self.letters for c in group.names])
 
-        def letters_to(client: str) -> list[Part]:
-            return [_from(self.letters[c][client], c) for c in members if client in self.letters[c]]
+        def letters_to(client: str) -> tuple[Part, Part]:
+            raw, k = bytearray(), order[client]
+            for c in members:
+                if c != client:
+                    at = secagg.LETTER * (k - (k > order[c]))  # no letter of its own is among a sender's
+                    raw += self.letters[c][at : at + secagg.LETTER]
+            return senders, bytes_part(LETTERS, bytes(raw))
 
         again: list[str] = []  # clients that hold another state than the server thought
-        for full, group in ((False, members), (True, again)):
+        for full, asked in ((False, members), (True, again)):
             for client, reply in self._answers(
-                MASK, self.post.requests(group, full, MASK, letters_to), lambda _: expected, None if full else again
+                MASK, self.post.requests(asked, full, MASK, letters_to), lambda _: expected, None if full else again
             ):
                 try:
                     words = {x.part.name: kinds[x.part.name].unpack(x.array) for x in reply}
@@ -147,20 +162,34 @@ class _Talk:
                 self.outcome.floats_up += sum(4 * kind.size for kind in kinds.values())
         return total
 
-    def opened(self, graph: Graph, alive: Collection[str]) -> dict[int, dict[int, bytes]]:
-        """Exchange 3: by client, the shares of its one secret that is asked for, by who gave them."""
-        alive = set(alive)
-        bits = make_part(ALIVE, "u1", np.array([c in alive for c in graph.names], np.uint8))
-        order = {c: i for i, c in enumerate(graph.names)}
-        held = {order[c]: [i for i in graph.holders(order[c]) if graph.names[i] in self.letters] for c in alive}
-        expected = {i: {OPENED: Declared("each", "bytes", SHARE * len(those))} for i, those in held.items()}
-        shares: dict[int, dict[int, bytes]] = {order[c]: {} for c in self.letters}
-        tell = {c: (bits,) for c in graph.names if c in alive}
-        self.lost = {}  # who vanishes now is in the sum all the same
-        replies = dict(self._exchange(OPEN, tell, lambda c: expected[order[c]]))
-        for j in sorted(order[c] for c in replies):
-            raw = bytes(replies[graph.names[j]][0].array)
-            for at, i in enumerate(held[j]):
+    def _all_keys(self, group: Group) -> bytes:
+        return b"".join(self.keys[c].pack() for c in group.names)
+
+    def confirmed(self, group: Group, alive: Collection[str]) -> dict[str, bytes]:
+        """Exchange 3: the signatures of those who were told whose numbers arrived."""
+        bits = [c in alive for c in group.names]
+        view = secagg.view(group, self._all_keys(group), bits)
+        expected = {SIGNATURES: Declared("each", "bytes", SIGNATURE)}
+        self.lost = {}  # who vanishes from now on is in the sum all the same
+        told = {c: (bits_part(ALIVE, bits),) for c in group.names if c in alive}
+        replies = {c: bytes(reply[0].array) for c, reply in self._exchange(CONFIRM, told, lambda _: expected)}
+        return {c: s for c, s in replies.items() if signed_by(self.keys[c].signer, s, *view)}
+
+    def opened(self, group: Group, signatures: Mapping[str, bytes]) -> dict[int, dict[int, bytes]]:
+        """Exchange 4: by client, the shares of its one secret that is asked for, by who gave them."""
+        names = group.names
+        members = [i for i, c in enumerate(names) if c in self.letters]
+        signers = [c for c in names if c in signatures][: group.threshold]  # more prove no more
+        told = (
+            bits_part(FROM, [c in signers for c in names]),
+            bytes_part(SIGNATURES, b"".join(signatures[c] for c in signers)),
+        )
+        expected = {OPENED: Declared("each", "bytes", SHARE * len(members))}
+        replies = dict(self._exchange(OPEN, {c: told for c in names if c in signatures}, lambda _: expected))
+        shares: dict[int, dict[int, bytes]] = {i: {} for i in members}
+        for j in sorted(names.index(c) for c in replies):
+            raw = bytes(replies[names[j]][0].array)
+            for at, i in enumerate(members):
                 shares[i][j] = raw[SHARE * at : SHARE * (at + 1)]
         return shares
 
@@ -197,8 +226,3 @@ class _Talk:
             else:
                 yield client, reply
             self.tell(self.outcome)
-
-
-def _from(part: Part, peer: str) -> Part:
-    """A part as its recipient gets it."""
-    return Part(part.name, part.codec, part.shape, part.payload, peer)

@@ -78,7 +78,7 @@ class Moments(MaskSettings):
             honest = secure - self.colluding
             trust = (
                 f"at least {honest} of the clients that answer add their share of the noise and keep it to "
-                "themselves, and the server hands on everybody's keys as they are"
+                "themselves, and the server hands on everybody's keys as they are, or clients know them (peer-keys)"
             )
         return Mechanism(
             name="moments",

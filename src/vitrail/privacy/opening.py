@@ -11,41 +11,52 @@ from collections.abc import Callable, Iterator, Mapping
 
 from vitrail.errors import Malformed
 from vitrail.privacy import primitives, secagg
-from vitrail.privacy.secagg import Graph, Shown
+from vitrail.privacy.secagg import Group, Shown
 
 
 def left_in_sum(
-    graph: Graph,
+    group: Group,
     members: set[str],
     alive: set[str],
     keys: Mapping[str, Shown],
     shares: Mapping[int, Mapping[int, bytes]],
 ) -> Iterator[tuple[bytes, int]]:
     """The masks that are left in the sum, each with the sign that takes it away."""
-    names = graph.names
+    names = group.names
+    liars: list[int] = []
     for i, name in enumerate(names):
         if name not in members:
             continue
         if name in alive:
-            seed = _rebuilt(graph, name, shares[i], keys[name].seed, secagg.commitment)
+            seed = _rebuilt(group, name, shares[i], liars, keys[name].seed, secagg.commitment)
             yield secagg.own_key(seed), -1
             continue
-        private = _rebuilt(graph, name, shares[i], keys[name].masks, primitives.public)
-        for j in graph.neighbours(i):
-            if names[j] in alive:
-                yield primitives.agree(private, keys[names[j]].masks, secagg.pair(graph, i, j)), -secagg.sign(j, i)
+        private = _rebuilt(group, name, shares[i], liars, keys[name].masks, primitives.public)
+        for j, other in enumerate(names):
+            if other in alive:
+                yield primitives.agree(private, keys[other].masks, secagg.pair(group, i, j)), -secagg.sign(j, i)
 
 
 def _rebuilt(
-    graph: Graph, name: str, shares: Mapping[int, bytes], shown: bytes, show: Callable[[bytes], bytes]
+    group: Group,
+    name: str,
+    shares: Mapping[int, bytes],
+    liars: list[int],
+    shown: bytes,
+    show: Callable[[bytes], bytes],
 ) -> bytes:
-    """A secret that fits what its owner has shown, from enough of its shares; one wrong share may be among them."""
-    if len(shares) < graph.need:
-        raise Malformed(f"{len(shares)} clients remain that can open the masks of {name}, {graph.need} are needed")
-    for wrong in (None, *list(shares)[: graph.need]):
-        some = [(j + 1, share) for j, share in shares.items() if j != wrong][: graph.need]
+    """Rebuild a secret that fits what its owner has shown; one wrong share may be among them.
+
+    A client whose shares were wrong is added to `liars`, and its shares of the next secret are not tried first.
+    """
+    need = group.threshold
+    if len(shares) < need:
+        raise Malformed(f"{len(shares)} clients remain that can open the masks of {name}, {need} are needed")
+    for wrong in (*liars[-1:], None, *list(shares)[:need]):
+        some = [(j + 1, share) for j, share in shares.items() if j != wrong][:need]
         with contextlib.suppress(Malformed):
             secret = secagg.join(dict(some))
-            if len(some) == graph.need and show(secret) == shown:
+            if len(some) == need and show(secret) == shown:
+                liars += [] if wrong is None else [wrong]
                 return secret
     raise Malformed(f"the shares of a secret of {name} do not fit it: a client lied")

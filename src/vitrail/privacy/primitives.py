@@ -6,6 +6,8 @@ nonce of zeros is never used twice with it.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
@@ -21,16 +23,22 @@ _NONCE = bytes(12)
 
 def public(private: bytes) -> bytes:
     """The public half of a private key; any 32 bytes are one."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return _loaded(private).public_key().public_bytes_raw()
 
 
 def agree(private: bytes, other: bytes, purpose: bytes) -> bytes:
     """The key that the holder of `private` shares with the holder of the public key `other`, for one purpose."""
     try:
-        secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
+        secret = _loaded(private).exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:  # not 32 bytes, or a point that would make the secret known to all
         raise Malformed(f"{other[:4].hex()}... of {len(other)} bytes is no public key") from None
     return derive(secret, purpose)
+
+
+@lru_cache(maxsize=2)
+def _loaded(private: bytes) -> X25519PrivateKey:
+    """A key that agrees with many others, read once: reading takes as long as agreeing."""
+    return X25519PrivateKey.from_private_bytes(private)
 
 
 def derive(secret: bytes, purpose: bytes) -> bytes:

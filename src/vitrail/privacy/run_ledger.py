@@ -24,13 +24,14 @@ def opening(plan: Plan) -> dict[str, Any]:
     s, method = plan.settings, plan.method
     parts = ", ".join(f"{name} ({part.how})" for name, part in method.declares().items())
     found = _claim(plan, int(getattr(method, "most_answers", s.rounds)), f"every round: {parts}")
+    asked = min(s.per_round or len(plan.clients), len(plan.clients))
     return {
         "method": s.method,
         "clients": len(plan.clients),
         "rounds": s.rounds,
         **found,
         "parts": parts,
-        "secure_aggregation": f"sums open with {s.secure} clients or more" if s.secure else "off",
+        "secure_aggregation": secure_sums(s.secure, asked) if s.secure else "off",
         "budget": f"ε = {s.budget:g} a client" if s.budget else "none was kept",
         **({"selection": _selection(plan)} if found["private"] else {}),
         **plan.ledger_notes,
@@ -48,6 +49,19 @@ def _claim(plan: Plan, answers: int, leaves: str = "") -> dict[str, Any]:
         plan.flaw,
         before=start.spent if start else (),
         deployed=plan.deployed,
+    )
+
+
+def secure_sums(threshold: int, clients: int) -> str:
+    """Against whom secure aggregation hides single clients.
+
+    >>> secure_sums(8, 10).partition(":")[0]
+    'sums open with 8 clients or more'
+    """
+    return (
+        f"sums open with {threshold} clients or more: hidden from the server and up to {threshold - 1} colluding "
+        f"clients if it follows the protocol, and up to {2 * threshold - clients - 1} if it tells clients different "
+        "things; it must hand on clients' keys as they are, except to nodes that know them (peer-keys)"
     )
 
 

@@ -1,15 +1,14 @@
 """Secure aggregation: the server learns a sum and none of its terms, though clients may vanish at any point.
 
-Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), with the sparse
-graph of Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead" (CCS 2020), and masks
-modulo 2^w. Client i sends
+Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), with masks modulo
+2^w. Client i sends
 
-    y_i = x_i + PRG(b_i) + sum over neighbours j > i of PRG(k_ij) - sum over neighbours j < i of PRG(k_ij)   (mod 2^w)
+    y_i = x_i + PRG(b_i) + sum over clients j > i of PRG(k_ij) - sum over clients j < i of PRG(k_ij)   (mod 2^w)
 
 where k_ij comes from a key agreement and b_i is its own seed. Pairwise masks cancel in the sum. The server takes away
 the masks of b_i for clients whose y_i it has, and the pairwise masks of those who vanished, from shares of b_i or of
-i's mask key that the others hold: any `need` of them rebuild a secret, fewer learn nothing. For no client may it have
-both. Everything here is arithmetic on bytes and arrays; who sends what when is in engines/secure.py.
+i's mask key that the others hold: any `threshold` of them rebuild a secret, fewer learn nothing. For no client may it
+have both. Everything here is arithmetic on bytes and arrays; who sends what when is in engines/secure.py.
 
 Own sharing, over the integers modulo the first prime above 2^256, because its coefficients must come from the caller's
 source and because a server that opens 64 clients' secrets does so in milliseconds.
@@ -20,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,22 +27,22 @@ from vitrail.errors import Malformed
 from vitrail.privacy import primitives
 from vitrail.privacy.modular import Words
 from vitrail.privacy.noise import Source
-from vitrail.rng import Rng
+from vitrail.privacy.signing import SIGNATURE, Key, signed_by
 from vitrail.wire.message import digest
 
 PRIME = 2**256 + 297
-SECRET, SHARE, SHOWN, LETTER = 32, 33, 80, 82  # bytes: a letter is two shares, sealed
-DENSE = 64  # up to so many clients everyone is everyone's neighbour
+SECRET, SHARE, LETTER = 32, 33, 82  # bytes: a letter is two shares, sealed
+SHOWN = 80 + 32 + SIGNATURE
 
 
 @dataclass(frozen=True)
-class Graph:
-    """Who masks with whom, and who holds shares of whose secrets: known to all from the list of names.
+class Group:
+    """The clients of one round, in the order that all of them know: everyone masks with everyone.
 
-    Up to 64 clients: everyone. Above: a ring in an order drawn from the run, the round and the names, each
-    client tied to the k nearest, k = 4 log2 K + 16. With that, and a majority of neighbours needed to rebuild a
-    secret, a fifth of a thousand clients that vanish stop a round about once in 10^4 times, and a fifth that collude
-    with the server hold the majority around any client as rarely (tails of the hypergeometric law).
+    Every client holds a share of every other's secrets, and `threshold` shares rebuild one. Fewer colluding clients
+    cannot open anybody, whoever they are. The sparse graph of Bell et al. (CCS 2020) is cheaper, but there a client is
+    opened by a majority of its few neighbours: 100 clients with 42 neighbours each, 50 of them colluding, open a given
+    client with probability 0.45; and who is whose neighbour follows from names and a run id that the server chooses.
     """
 
     run: bytes
@@ -51,71 +50,60 @@ class Graph:
     names: tuple[str, ...]
     threshold: int  # so many clients must remain, as everyone knows before the first message
 
-    @cached_property
-    def _ring(self) -> list[int]:
-        key = ("secure aggregation", self.run, self.round, digest(*self.names))
-        return [int(i) for i in Rng(key).numpy().permutation(len(self.names))]
-
-    @cached_property
-    def _place(self) -> dict[int, int]:
-        return {i: at for at, i in enumerate(self._ring)}
-
-    @property
-    def dense(self) -> bool:
-        """Whether everyone is everyone's neighbour."""
-        return len(self.names) <= DENSE
-
-    def holders(self, i: int) -> list[int]:
-        """Who holds shares of i's secrets: its neighbours and itself, in order."""
-        n = len(self.names)
-        if self.dense:
-            return list(range(n))
-        half = degree(n) // 2
-        return sorted(self._ring[(self._place[i] + step) % n] for step in range(-half, half + 1))
-
-    def neighbours(self, i: int) -> list[int]:
-        """With whom i masks; it is mutual."""
-        return [j for j in self.holders(i) if j != i]
-
-    @property
-    def need(self) -> int:
-        """How many shares rebuild a secret: always more than half, so that two halves cannot be told two stories."""
-        return self.threshold if self.dense else degree(len(self.names)) // 2 + 1
-
-
-def degree(clients: int) -> int:
-    """Neighbours of a client in a sparse graph, an even number.
-
-    >>> degree(100), degree(1000)
-    (42, 56)
-    """
-    return 2 * round(2 * math.log2(clients) + 8)
-
 
 @dataclass(frozen=True)
 class Shown:
-    """What a client shows of its secrets: public keys for letters and for masks, and a commitment to its seed."""
+    """What a client shows of its secrets: public keys for letters and for masks, and a commitment to its seed.
+
+    `signer` is the public key that it is known by, and `signature` is by that key.
+    """
 
     letters: bytes
     masks: bytes
     seed: bytes
+    signer: bytes
+    signature: bytes
+
+    @staticmethod
+    def make(run: bytes, round_: int, name: str, letters: bytes, masks: bytes, seed: bytes, key: Key) -> Shown:
+        """From a client's secrets."""
+        shown = primitives.public(letters), primitives.public(masks), commitment(seed)
+        return Shown(*shown, key.public, key.sign(*_shows(run, round_, name, b"".join(shown))))
 
     def pack(self) -> bytes:
         """As it travels."""
-        return self.letters + self.masks + self.seed
+        return self.letters + self.masks + self.seed + self.signer + self.signature
 
     @staticmethod
     def read(raw: bytes) -> Shown:
         """Read it."""
         if len(raw) != SHOWN:
             raise Malformed(f"keys of {len(raw)} bytes; they have {SHOWN}")
-        return Shown(raw[:SECRET], raw[SECRET : 2 * SECRET], raw[2 * SECRET :])
+        return Shown(raw[:32], raw[32:64], raw[64:80], raw[80:112], raw[112:])
 
-    def check(self) -> Shown:
-        """Refuse keys that would let everybody know what they agree on."""
+    def check(self, run: bytes, round_: int, name: str) -> Shown:
+        """Refuse keys that were not signed for this client in this round."""
+        shown = self.letters + self.masks + self.seed
+        if not signed_by(self.signer, self.signature, *_shows(run, round_, name, shown)):
+            raise Malformed(f"the keys of {name!r} are not signed for this round by its key {self.signer.hex()[:16]}")
+        return self
+
+    def check_points(self) -> Shown:
+        """Refuse keys that would let everybody know what they agree on; clients notice when they use one."""
         for key in (self.letters, self.masks):
             primitives.agree(bytes(SECRET), key, b"a trial")
         return self
+
+
+def _shows(run: bytes, round_: int, name: str, shown: bytes) -> tuple[bytes, ...]:
+    """What a client signs when it shows its keys."""
+    return b"secagg keys", run, str(round_).encode(), name.encode(), shown
+
+
+def view(group: Group, keys: bytes, alive: Sequence[int]) -> tuple[bytes, ...]:
+    """What a client signs before it opens anything: who takes part with which keys, and whose numbers arrived."""
+    numbers = f"{group.round} {group.threshold}".encode()
+    return b"secagg view", group.run, numbers, *(name.encode() for name in group.names), keys, bytes(alive)
 
 
 def sign(i: int, j: int) -> int:
@@ -123,14 +111,14 @@ def sign(i: int, j: int) -> int:
     return 1 if i < j else -1
 
 
-def pair(graph: Graph, i: int, j: int) -> bytes:
+def pair(group: Group, i: int, j: int) -> bytes:
     """Names the mask of two clients, for both the same."""
-    return digest("mask", graph.run, str(graph.round), graph.names[min(i, j)], graph.names[max(i, j)])
+    return digest("mask", group.run, str(group.round), group.names[min(i, j)], group.names[max(i, j)])
 
 
-def letter(graph: Graph, sender: int, to: int) -> bytes:
+def letter(group: Group, sender: int, to: int) -> bytes:
     """Names the sealed shares from one client to another."""
-    return digest("shares", graph.run, str(graph.round), graph.names[sender], graph.names[to])
+    return digest("shares", group.run, str(group.round), group.names[sender], group.names[to])
 
 
 def commitment(seed: bytes) -> bytes:
@@ -188,9 +176,7 @@ def _at_zero(points: tuple[int, ...]) -> list[int]:
     """Lagrange's weights of a polynomial's values at these points for its value at 0."""
     weights = []
     for x in points:
-        above, below = 1, 1
-        for other in points:
-            if other != x:
-                above, below = above * -other % PRIME, below * (x - other) % PRIME
-        weights.append(above * pow(below, -1, PRIME) % PRIME)
+        others = [other for other in points if other != x]
+        below = math.prod(other - x for other in others)
+        weights.append(math.prod(others) * pow(below, -1, PRIME) % PRIME)
     return weights

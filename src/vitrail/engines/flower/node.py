@@ -101,6 +101,7 @@ class Node:
     num_partitions: int = 1
     discriminator: str = ""  # psfedgan: the architecture of its own D, such as dense:32
     server_key: str = ""  # the public key of the server whose requests it answers, or a file of it; none: anybody's
+    peer_keys: str = ""  # a folder of NAME.pub: the keys that other nodes must have in secure sums; none: any
     policy: Policy = field(default_factory=Policy)  # of the keys that privacy/policy.py reads
 
     @staticmethod
@@ -161,6 +162,7 @@ class Node:
         """This node as a client of a run."""
         from vitrail.determinism import device_for
         from vitrail.engines.client import Client
+        from vitrail.engines.signed import Names
         from vitrail.privacy.budget import Budget
 
         method = terms.method(device_for(self.device))
@@ -185,7 +187,11 @@ class Node:
             return laid(place)
 
         run = bytes.fromhex(terms.id)
-        return Client(self.name, method, run, rng, pictures, folder, budget, self.policy, queues=True)
+        peers = Names(expected=Path(self.peer_keys).expanduser()) if self.peer_keys else None
+        key = self._signs.key
+        return Client(
+            self.name, method, run, rng, pictures, folder, budget, self.policy, queues=True, key=key, peers=peers
+        )
 
     def keep(self, terms: Terms, model: bytes) -> bytes:
         """Store the model of a run that this node answered, once; anything else is refused.

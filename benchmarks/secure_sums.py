@@ -1,0 +1,105 @@
+"""CPU seconds and bytes that one round of secure sums costs one client of n.
+
+    python benchmarks/secure_sums.py --clients 10 100 200 1000
+
+One client runs the code of engines/secure_client.py, without its files and its training. The others are simulated:
+they show keys, seal letters and sign, as far as this client needs them. It sends `--numbers` sums of float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitrail.engines import secure_client as secure
+from vitrail.methods.base import Declared, Task
+from vitrail.privacy import primitives, secagg
+from vitrail.privacy.secagg import SHARE, Group, Shown
+from vitrail.privacy.signing import Key
+from vitrail.state import State
+from vitrail.wire.message import Header, Kind, Message, Part, decode, encode, make_part
+
+RUN = bytes(16)
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another client's secrets."""
+
+    name: str
+    letters: bytes
+    masks: bytes
+    seed: bytes
+    key: Key
+
+    @property
+    def shown(self) -> Shown:
+        """Its public half."""
+        return Shown.make(RUN, 0, self.name, self.letters, self.masks, self.seed, self.key)
+
+
+def round_of(clients: int, numbers: int) -> tuple[list[float], int, int]:
+    """Seconds of each exchange, and bytes down and up of all."""
+    group = Group(RUN, 0, tuple(f"client-{k}" for k in range(clients)), clients // 2 + 1)
+    task = Task((1, 8, 8), 0, 1, clients, secure=group.threshold, entropy="os")
+    declared = {"sums": Declared("sum", "float32", numbers, limit=1000.0)}
+    party = secure.Party("client-0", RUN, 0, task, declared)
+    new = os.urandom
+    others = [Other(name, new(32), new(32), new(32), Key(new(32))) for name in group.names[1:]]
+    seconds, down, up = [], 0, 0
+    secrets: State = {}
+
+    def asks(exchange: int, parts: Sequence[Part]) -> bytes:
+        nonlocal secrets, down, up
+        request = encode(Message(Header(Kind.REQUEST, RUN, 0, "server", exchange), tuple(parts)))
+        began, message = time.process_time(), decode(request)
+        made: tuple[Part, ...] = ()
+        if exchange == secure.MASK:
+            secrets = secure.read_letters(party, message, secrets)
+            made = (make_part("sums", "float32", np.zeros(numbers, np.float32)),)
+        secrets, sent = secure.step(party, message, secrets, made, os.urandom)
+        reply = encode(Message(Header(Kind.REPLY, RUN, 0, "client-0", exchange), sent))
+        seconds.append(time.process_time() - began)
+        down, up = down + len(request), up + len(reply)
+        return sent[0].payload
+
+    own = asks(0, ())
+    keys = own + b"".join(other.shown.pack() for other in others)
+    who = secure.bytes_part(secure.WHO, secure.write_names(list(group.names)))
+    asks(1, (who, secure.bytes_part(secure.KEYS, keys)))
+    to = Shown.read(own).letters
+    letters = b"".join(
+        primitives.seal(primitives.agree(other.letters, to, secagg.letter(group, j, 0)), bytes(2 * SHARE))
+        for j, other in enumerate(others, 1)
+    )
+    everyone = [True] * clients
+    asks(2, (secure.bits_part(secure.FROM, everyone), secure.bytes_part(secure.LETTERS, letters)))
+    signature = asks(3, (secure.bits_part(secure.ALIVE, everyone),))
+    view = secagg.view(group, keys, everyone)
+    signers = others[: group.threshold - 1]
+    signatures = signature + b"".join(other.key.sign(*view) for other in signers)
+    signed = [k < group.threshold for k in range(clients)]
+    asks(4, (secure.bits_part(secure.FROM, signed), secure.bytes_part(secure.SIGNATURES, signatures)))
+    return seconds, down, up
+
+
+def main() -> None:
+    """Print one line for each number of clients."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[10, 100, 200, 1000])
+    parser.add_argument("--numbers", type=int, default=100_000)
+    given = parser.parse_args()
+    print("clients  seconds (advertise share mask confirm open)    bytes down    bytes up")
+    for n in given.clients:
+        seconds, down, up = round_of(n, given.numbers)
+        each = " ".join(f"{s:.3f}" for s in seconds)
+        print(f"{n:7}  {sum(seconds):7.3f} ({each}) {down:13,} {up:11,}")
+
+
+if __name__ == "__main__":
+    main()

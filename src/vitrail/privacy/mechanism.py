@@ -36,6 +36,7 @@ class Mechanism:
     public: str = ""  # what leaves without noise, because anybody may know it
     bound: str = ""  # a further bound that is reported, never one that the claim rests on
     noised_by: Literal["client", "all clients", "server"] = "client"  # who adds it; all: each a share of one noise
+    own_share: float = 1.0  # σ of the noise that the client itself adds, over σ of the whole noise
 
     @property
     def sigma(self) -> float:

@@ -135,7 +135,7 @@ class Flower:
             if time.monotonic() > asked.until:
                 came.append((client, Failure(f"did not answer within {self.roster.timeout:g} s")))
             elif asked.node is None and self.roster.lost(client):
-                came.append((client, Failure(_NOT_THERE)))
+                came.append((client, Failure(_clean(self.roster.refusal(client) or _NOT_THERE))))
         return came
 
     def _read(self, reply: Message) -> bytes | Failure:

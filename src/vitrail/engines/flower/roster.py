@@ -95,8 +95,11 @@ class Roster:
         return [node for node in same if self.found[node].key == first][-1]
 
     def lost(self, client: str) -> bool:
-        """Whether a client has had no node for so long that nobody should wait for it."""
-        return self.node(client) is None and time.monotonic() - self.missed[client] > min(GRACE, self.timeout)
+        """Whether not to wait for a client: it has had no node for too long, or its node refused."""
+        if self.node(client) is not None:
+            return False
+        too_long = time.monotonic() - self.missed[client] > min(GRACE, self.timeout)
+        return too_long or self.refusal(client) is not None
 
     def refusal(self, client: str) -> str | None:
         """Why a node of this name takes no part, in its own words; None: no node said so."""

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests.engines.test_flower_ask import InMemory
 from tests.federation import QUICK, same
 from vitrail import config
 from vitrail.engines.embedded import Crew, Embedded
-from vitrail.engines.flower.carry import DESCRIBE, packed, unpacked
+from vitrail.engines.flower.carry import DESCRIBE, KEEP, TRAIN, packed, unpacked
+from vitrail.engines.flower.client import app
 from vitrail.engines.flower.engine import Flower
 from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.roster import Roster
@@ -224,6 +226,18 @@ def test_a_request_for_a_description_without_a_nonce_is_refused(tmp_path):
     for nonce in (b"", bytes(NONCE - 1)):
         with pytest.raises(VitrailError, match="a nonce of 32 bytes"):
             ours.opened("terms", server.sign("", nonce, DESCRIBE), DESCRIBE)
+
+
+def test_what_is_wrong_with_a_node_config_stays_on_the_node(tmp_path, capfd):
+    """A mistyped policy is a policy, too."""
+    wrong = {"name": "a", "data": "digits", "folder": str(tmp_path), "accept": "momnets", "max-epsilon": 3.14}
+    for kind in (DESCRIBE, TRAIN, KEEP):
+        asked = Message(packed("{}", bytes(NONCE + SIGNATURE)), 1, kind)
+        asked.metadata.__dict__["_message_id"] = "m1"
+        said, _ = unpacked(app(asked, Context(1, 1, wrong, RecordDict(), {})), 2**10)
+        assert "its node config is wrong; the node's own log says how" in said
+        assert "mom" not in said
+    assert "accept=momnets: no such mechanism; did you mean moments" in capfd.readouterr().err
 
 
 def test_an_owner_who_mistypes_is_told_before_anything_runs(tmp_path):

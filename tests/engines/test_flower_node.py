@@ -195,6 +195,26 @@ def test_an_offer_of_any_method_is_checked_without_images(name, tmp_path):
         lax.describe(offer)
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fedgan", {"privacy": "dp-fedavg", "epsilon": 4.0, "entropy": "os"}),
+        ("moments", {"epsilon": 4.0, "entropy": "seed"}),
+        ("psfedgan", {**PRIVATE["psfedgan, dp-sgd"][1], "label_sets": "public", "entropy": "os"}),
+    ],
+    ids=["the server's noise", "noise from the seed", "labels without noise"],
+)
+def test_a_node_with_a_budget_answers_only_what_its_own_noise_protects(method, settings, tmp_path):
+    own = {**QUICK[method], **settings, "data": "digits", "size": 8, "clients": 3, "rounds": 1}
+    plan = prepare(config.resolve(method, {**own, "out": str(tmp_path / "run")}))
+    ours = node(tmp_path, **SHARE, home=str(tmp_path / "home"), budget=1000.0)
+    out = plan.method.broadcast(plan.method.server_init(Rng((5,))), "client-1", True)
+    parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
+    with pytest.raises(VitrailError, match="its owner's policy refuses this run"):
+        ours.client(Terms.of(plan)).answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server"), parts)))
+    assert not (tmp_path / "home" / "budgets").exists(), "nothing was charged"
+
+
 def test_a_refusal_tells_the_server_no_number_and_no_name(plan, tmp_path, capfd):
     """Another run has spent most of the budget; how much, and of what, is its owner's affair."""
     home = {"home": str(tmp_path / "home"), "budget": 3.0, "budget-name": "scans of ward 7"}

@@ -58,4 +58,4 @@ def facts_key(data: str, *settings: Any) -> str:
         for path in image_files(root) if root.is_dir() else [root]:
             found = path.stat()
             files.append((str(path), found.st_size, found.st_mtime_ns))
-    return hashlib.sha256(json.dumps([data, settings, files]).encode(errors="surrogateescape")).hexdigest()
+    return hashlib.sha256(json.dumps([data, settings, files]).encode()).hexdigest()

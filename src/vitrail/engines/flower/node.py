@@ -7,6 +7,7 @@ what came out.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -232,7 +233,7 @@ class Node:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {''.join(c if c.isprintable() else ' ' for c in text)}"
         print(line, file=sys.stderr)
         path = self.place / "refusals.log"
-        with one_at_a_time(self.place / ".refusals.lock"):
+        with contextlib.suppress(OSError, VitrailError), one_at_a_time(self.place / ".refusals.lock"):
             kept = path.read_bytes() if path.exists() else b""
             kept = (kept + line.encode(errors="replace") + b"\n")[-LONGEST_LOG:]
             write_atomically(path, kept, 0o600)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitrail import config
@@ -62,19 +62,17 @@ class Terms:
             raise Malformed(f"the run's settings cannot be read: {type(e).__name__}") from None
 
     def draft(self) -> Terms:
-        """These terms with provisional values for what is not known yet: shape, classes, clients, feature network.
+        """These terms with a provisional shape, and with provisional classes, clients and features where not known yet.
 
-        A policy's verdict does not depend on their values: noise multipliers and ε have no dimension.
+        A policy's verdict does not depend on the shape: noise multipliers and ε have no dimension.
         """
-        s, found = self.common(), self
-        if len(self.shape) != 3:
-            classes = ("0", "1") if s.labels == "auto" else ()
-            found = replace(self, shape=(1, s.size or 32, s.size or 32), classes=classes)
-        if self.settings.get("features") == "auto":
+        s, settings = self.common(), self.settings
+        if settings.get("features") == "auto":
             from vitrail.nets.features import choose_features
 
-            found = replace(found, settings={**self.settings, "features": choose_features("")})
-        return replace(found, clients=found.clients or s.clients)
+            settings = {**settings, "features": choose_features("")}
+        classes = self.classes if self.shape or s.labels != "auto" else ("0", "1")
+        return Terms(settings, self.id, (1, s.size or 32, s.size or 32), classes, self.clients or s.clients)
 
     def resolved(self, device: str = "cpu") -> Settings:
         """The settings, checked as those of any run are."""

@@ -153,7 +153,7 @@ def test_what_a_policy_refuses_is_refused_before_an_image_is_decoded(plan, tmp_p
     unread(folder / "normal" / "3.png")
     place = {"data": f"folder:{folder}", "home": str(tmp_path / "home")}
     offer = Terms(Terms.of(plan).settings)  # as a server sends it before it knows the nodes
-    with pytest.raises(VitrailError) as refused:
+    with pytest.raises(VitrailError, match="its owner's policy refuses this run") as refused:
         node(tmp_path, **place, **demand).describe(offer)
     assert refused.value.public == "refused by the node's policy"
     assert not (tmp_path / "node" / "images.json").exists()

@@ -36,7 +36,6 @@ def mechanism(clip: float, what: str, secure: bool) -> Mechanism:
         leaves=f"the update of {what}, scaled to norm {clip:g} or less; noise is added to the sum by the server",
         trust=f"the server, which {sees}, to add the noise and to keep the sum to itself; all clients to scale theirs",
         noised_by="server",
-        own_share=0.0,
     )
 
 

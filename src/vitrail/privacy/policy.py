@@ -71,9 +71,7 @@ class Policy:
         Returns:
             It, where `accept` names it; otherwise the same with only the noise that the node itself adds.
         """
-        if policy_name(mechanism) in self.accept:
-            return mechanism
-        return mechanism.with_multiplier(mechanism.noise.multiplier * mechanism.own_share)
+        return mechanism if policy_name(mechanism) in self.accept else mechanism.own_noise()
 
     def refusals(self, method: Method, given: int = 0) -> dict[str, str]:
         """Why a run is refused: the reason by rule, in the order of RULES; empty: it is accepted.

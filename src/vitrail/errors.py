@@ -14,6 +14,19 @@ class Malformed(VitrailError):
     """Bytes or a file that are not what they claim to be; nothing of them was used."""
 
 
+class Refused(VitrailError):
+    """A refusal by a client's owner: the text is for the owner, `public` is all that a server is sent.
+
+    Args:
+        reason: why, with numbers and the remedy.
+        public: a fixed category without any of that.
+    """
+
+    def __init__(self, reason: str, public: str) -> None:
+        super().__init__(reason)
+        self.public = public
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A half-sentence that names the nearest known word, or all of them when none is near.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.federation import QUICK
+from tests.federation import PRIVATE, QUICK
 from vitrail import config, state
 from vitrail.artifact import save_model
 from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.terms import Terms
 from vitrail.errors import Malformed, VitrailError
+from vitrail.methods import METHODS
 from vitrail.methods.base import Model
 from vitrail.plan import prepare
 from vitrail.privacy.run_ledger import recompute
@@ -223,11 +225,155 @@ def test_with_entropy_of_the_system_a_node_draws_from_its_own_secret(plan, tmp_p
     assert node(tmp_path / "a", **SHARE).client(own).rng == first
 
 
+def images(folder: Path, label: str, n: int = 20) -> Path:
+    """Grey images below a label's folder."""
+    (folder / label).mkdir(parents=True, exist_ok=True)
+    for i in range(n):
+        Image.fromarray(np.full((8, 8), i, np.uint8)).save(folder / label / f"{i}.png")
+    return folder
+
+
+def unread(path: Path) -> None:
+    """Make an image undecodable, with its size and times as they were."""
+    was = path.stat()
+    path.write_bytes(b"x" * was.st_size)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "demand", [{"max-epsilon": 1.0}, {"accept": "moments"}, {"require-secure": True}, {"budget": 2.0}]
+)
+def test_what_a_policy_refuses_is_refused_before_an_image_is_decoded(plan, tmp_path, demand):
+    folder = images(tmp_path / "pictures", "normal")
+    unread(folder / "normal" / "3.png")
+    place = {"data": f"folder:{folder}", "home": str(tmp_path / "home")}
+    offer = Terms(Terms.of(plan).settings)  # as a server sends it before it knows the nodes
+    with pytest.raises(VitrailError, match="its owner's policy refuses this run") as refused:
+        node(tmp_path, **place, **demand).describe(offer)
+    assert refused.value.public == "refused by the node's policy"
+    assert not (tmp_path / "node" / "images.json").exists()
+    with pytest.raises(VitrailError, match="cannot be read"):
+        node(tmp_path, **place).describe(offer)  # without a policy the images are looked at
+
+
+def test_images_are_decoded_once_whoever_asks_and_again_when_a_file_changes(plan, tmp_path):
+    folder, terms = images(tmp_path / "pictures", "normal"), Terms.of(plan)
+    ours = node(tmp_path, data=f"folder:{folder}")
+    first = ours.describe(terms)
+    assert (first.shape, first.classes) == ((1, 8, 8), ("normal",))
+    unread(folder / "normal" / "3.png")
+    assert ours.describe(terms) == first
+    for size in (16, 32, None):  # another run's settings: what is stored tells this, too
+        other = ours.describe(replace(terms, settings={**terms.settings, "size": size, "labels": "ignore"}))
+        assert (other.shape, other.classes) == ((1, size or 32, size or 32), ())
+    assert (tmp_path / "node" / "images.json").stat().st_mode & 0o077 == 0
+    images(folder, "pneumonia", 5)
+    with pytest.raises(VitrailError, match="cannot be read"):
+        ours.describe(terms)
+    images(folder, "normal")
+    assert ours.describe(terms).classes == ("normal", "pneumonia")
+    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(folder / "normal" / "3.png")
+    assert ours.describe(terms).shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize("name", [*METHODS, *PRIVATE, "moments, auto"])
+def test_an_offer_of_any_method_is_checked_without_images(name, tmp_path):
+    """A policy that accepts it gets as far as the images, of which there are none; nothing fails before."""
+    method, private = PRIVATE.get(name, (name.partition(",")[0], {}))
+    settings = {**QUICK[method], **private, "clients": 3, "rounds": 2, "out": "-", "entropy": "os", "data": "nodes"}
+    if name.endswith("auto"):
+        settings["features"] = "auto"
+    offer = Terms.offer(config.resolve(method, settings))
+    names = "none,moments,dp-sgd,dp-fedavg,gradient"
+    lax = node(tmp_path, data=f"folder:{tmp_path / 'nowhere'}", accept=names)
+    with pytest.raises(VitrailError, match="cannot be read"):
+        lax.describe(offer)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fedgan", {"privacy": "dp-fedavg", "epsilon": 4.0, "entropy": "os"}),
+        ("moments", {"epsilon": 4.0, "entropy": "seed"}),
+        ("psfedgan", {**PRIVATE["psfedgan, dp-sgd"][1], "label_sets": "public", "entropy": "os"}),
+    ],
+    ids=["the server's noise", "noise from the seed", "labels without noise"],
+)
+def test_a_node_with_a_budget_answers_only_what_its_own_noise_protects(method, settings, tmp_path):
+    own = {**QUICK[method], **settings, "data": "digits", "size": 8, "clients": 3, "rounds": 1}
+    plan = prepare(config.resolve(method, {**own, "out": str(tmp_path / "run")}))
+    ours = node(tmp_path, **SHARE, home=str(tmp_path / "home"), budget=1000.0)
+    out = plan.method.broadcast(plan.method.server_init(Rng((5,))), "client-1", True)
+    parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
+    with pytest.raises(VitrailError, match="its owner's policy refuses this run"):
+        ours.client(Terms.of(plan)).answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server"), parts)))
+    assert not (tmp_path / "home" / "budgets").exists(), "nothing was charged"
+
+
+def test_a_refusal_tells_the_server_no_number_and_no_name(plan, tmp_path, capfd):
+    """Another run has spent most of the budget; how much, and of what, is its owner's affair."""
+    home = {"home": str(tmp_path / "home"), "budget": 3.0, "budget-name": "scans of ward 7"}
+    settings = {**QUICK["moments"], "epsilon": 2.9, "entropy": "os", "data": "digits", "size": 8, "clients": 3}
+    moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
+    terms, ours = Terms.of(moments), node(tmp_path, **SHARE, **home)
+    request = encode(Message(Header(Kind.REQUEST, moments.id, 0, "server")))
+    assert decode(ours.client(terms).answer(request)).header.kind is Kind.REPLY
+    ours.describe(terms)  # the run that spent it goes on
+    later = replace(terms, id="11" * 16)
+    for asked in (lambda: ours.describe(replace(later, id="")), lambda: ours.client(later)):
+        with pytest.raises(VitrailError) as refused:
+            asked()
+        assert refused.value.public == "refused: privacy budget used up"
+    assert not (tmp_path / "node" / "runs" / later.id).exists()
+    own = (tmp_path / "node" / "refusals.log").read_text()
+    assert own.count("for 'scans of ward 7' is used up to 2.9") == 2
+    assert "scans of ward 7" in capfd.readouterr().err
+    assert (tmp_path / "node" / "refusals.log").stat().st_mode & 0o077 == 0
+
+
+def test_a_round_beyond_the_budget_is_refused_without_a_number(tmp_path):
+    settings = {**QUICK["prism"], "privacy": "mask-update", "noise_multiplier": 3.0, "entropy": "os", "rounds": 3}
+    settings |= {"data": "digits", "size": 8, "clients": 3, "out": str(tmp_path / "run")}
+    plan = prepare(config.resolve("prism", settings))
+    ours = node(tmp_path, **SHARE, home=str(tmp_path / "home"), budget=1.5, **{"budget-name": "scans"})
+    server = plan.method.server_init(Rng((5,)))
+    replies = []
+    for t in range(2):
+        server, _ = plan.method.open_round(server, ["client-1"], Rng((5,)))
+        out = plan.method.broadcast(server, "client-1", True)
+        parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
+        request = encode(Message(Header(Kind.REQUEST, plan.id, t, "server"), parts))
+        replies.append(decode(ours.client(Terms.of(plan)).answer(request)))
+    assert [r.header.kind for r in replies] == [Kind.REPLY, Kind.FAILED]
+    assert bytes(replies[1].parts[0].array()).decode() == "refused: privacy budget used up"
+    assert "its budget of ε = 1.5" in (tmp_path / "node" / "refusals.log").read_text()
+
+
+def test_a_damaged_budget_is_refused_without_its_name(tmp_path):
+    home = tmp_path / "home" / "budgets"
+    home.mkdir(parents=True)
+    (home / "scans of ward 7.json").write_text("[1]")
+    settings = {**QUICK["moments"], "epsilon": 2.9, "entropy": "os", "data": "digits", "size": 8, "clients": 3}
+    moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
+    ours = node(tmp_path, **SHARE, home=str(tmp_path / "home"), budget=3.0, **{"budget-name": "scans of ward 7"})
+    with pytest.raises(VitrailError) as refused:
+        ours.describe(Terms.of(moments))
+    assert refused.value.public == "refused by the node's policy"
+    assert "scans of ward 7.json is not a ledger" in (tmp_path / "node" / "refusals.log").read_text()
+
+
+def test_the_log_of_refusals_is_bounded_and_harmless_to_a_terminal(tmp_path, capfd):
+    ours = node(tmp_path)
+    for k in range(40):
+        ours.log(f"{k} \x1b[31m" + "x" * 3000)
+    kept = (tmp_path / "node" / "refusals.log").read_bytes()
+    assert len(kept) == 2**16
+    assert b" 39  [31m" in kept
+    assert "\x1b" not in capfd.readouterr().err
+
+
 def test_a_node_that_lacks_a_label_may_name_all(plan, tmp_path):
-    for i in range(20):
-        folder = tmp_path / "pictures" / "pneumonia"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8), i, np.uint8)).save(folder / f"{i}.png")
+    images(tmp_path / "pictures", "pneumonia")
     ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}", classes="normal, pneumonia")
     described = ours.describe(Terms.of(plan))
     assert described.classes == ("normal", "pneumonia")
@@ -243,6 +389,9 @@ def test_a_node_that_lacks_a_label_may_name_all(plan, tmp_path):
         ({"name": ""}, "lacks name"),
         ({"bugdet": 3}, "bugdet is no key of a node config; did you mean budget"),
         ({"budget": "much"}, "holds a wrong value"),
+        ({"budget": -1}, "must be a number above 0"),
+        ({"budget": "nan"}, "must be a number above 0"),
+        ({"budget": "inf"}, "must be a number above 0"),
     ],
 )
 def test_a_wrong_node_config_says_what_is_wrong(tmp_path, given, says):

@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests.engines.test_flower_ask import InMemory
 from tests.federation import QUICK, same
 from vitrail import config
 from vitrail.engines.embedded import Crew, Embedded
+from vitrail.engines.flower.carry import DESCRIBE, KEEP, TRAIN, packed, unpacked
+from vitrail.engines.flower.client import app
 from vitrail.engines.flower.engine import Flower
 from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.roster import Roster
@@ -19,6 +22,7 @@ from vitrail.engines.flower.server import deployed
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.rounds import Federation, Outcome, play
 from vitrail.engines.signed import Names, Server
+from vitrail.engines.signed_client import NONCE
 from vitrail.errors import VitrailError
 from vitrail.plan import Plan, prepare
 from vitrail.privacy.signing import SIGNATURE, Key, kept_key
@@ -116,7 +120,7 @@ def test_nodes_that_know_each_other_by_peer_keys_leave_out_a_stranger(tmp_path):
     assert not outcomes[0].void
 
 
-def test_owners_who_do_not_agree_are_left_out_by_name_and_reason(tmp_path):
+def test_owners_who_do_not_agree_are_left_out_and_their_reasons_stay_with_them(tmp_path):
     plan = plan_for("prism")
     nodes = [
         node(tmp_path, 0),
@@ -126,8 +130,14 @@ def test_owners_who_do_not_agree_are_left_out_by_name_and_reason(tmp_path):
     fed, outcomes = played(plan, engine_for(plan, nodes)[0])
     assert fed.round == 2
     assert outcomes[0].answered == ["client-0"]
-    assert "it adds no noise; it takes part with privacy=moments" in outcomes[0].left_out["client-1"]
-    assert "would see this client's numbers singly" in outcomes[0].left_out["client-2"]
+    assert outcomes[0].left_out == dict.fromkeys(NAMES[1:], "refused by the node's policy")
+    own = [(tmp_path / name / "refusals.log").read_text() for name in NAMES[1:]]
+    assert (
+        "it adds no noise. It takes part with: a mechanism whose noise this node adds itself, ε of at most 9.8"
+        in own[0]
+    )
+    assert "would see this client's numbers singly" in own[1]
+    assert not any((tmp_path / name / "runs").exists() for name in NAMES[1:]), "a refused run leaves no folder"
 
 
 def test_a_node_that_takes_anothers_place_in_a_run_is_not_heard(tmp_path):
@@ -158,6 +168,95 @@ def test_terms_that_ask_for_less_privacy_on_the_way_are_refused(tmp_path):
     assert not outcomes[0].answered
     assert all("not signed by the server" in why for why in outcomes[0].left_out.values())
     assert not any((tmp_path / name / "runs").exists() for name in NAMES)
+
+
+class Rewriting(InMemory):
+    """Whoever carries descriptions changes them: `asked` on the way to a node, `said` on the way back."""
+
+    def __init__(self, nodes, asked=lambda node, text: text, said=lambda node, record: record):
+        super().__init__(nodes)
+        self.asked, self.said, self.requests = asked, said, []
+
+    def say(self, node, message):
+        if message.metadata.message_type != DESCRIBE:
+            super().say(node, message)
+            return
+        text, carried = unpacked(message, 2**10)
+        self.requests.append(carried)
+        message.content = packed(self.asked(node, text), carried)
+        super().say(node, message)
+        reply = self.ready[message.metadata.message_id]
+        reply.content = self.said(node, reply.content)
+
+
+def looked(grid: InMemory, terms: Terms) -> Roster:
+    """A roster that has heard every node once."""
+    proof = Server(SERVER, Names())
+    roster = Roster(grid, terms, 5.0, proof=proof)
+    proof.about = roster.told
+    roster.look()
+    return roster
+
+
+def test_a_description_of_an_earlier_request_is_refused(tmp_path):
+    """The same server, terms and nodes: what a node signed for one request is no answer to the next."""
+    terms, nodes, heard = Terms.of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(2)}, {}
+
+    def recorded(number, record):
+        return heard.setdefault(number, record)
+
+    assert {d.name for d in looked(Rewriting(nodes, said=recorded), terms).found.values()} == set(NAMES[:2])
+    again = looked(Rewriting(nodes, said=recorded), terms)
+    assert again.found == {}
+    assert all("not signed, for this request" in why for why in again.problems())
+    assert len(again.problems()) == 2
+
+
+def test_each_node_is_asked_under_a_nonce_of_its_own(tmp_path):
+    terms, nodes = Terms.of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(3)}
+    heard = []
+
+    def crossed(number, record):  # each node's description arrives as the answer of the node before
+        heard.append(record)
+        return heard[-2] if len(heard) > 1 else record
+
+    grid = Rewriting(nodes, said=crossed)
+    roster = looked(grid, terms)
+    assert [d.name for d in roster.found.values()] == ["client-0"]
+    assert len(set(grid.requests)) == 3
+    assert all(len(request) == NONCE + SIGNATURE for request in grid.requests)
+
+
+def test_a_description_given_under_other_terms_is_refused(tmp_path):
+    """A node without server-key answers to terms that were changed on the way; the server sees that they were."""
+    terms, nodes = Terms.of(plan_for("prism")), {7 + k: node(tmp_path, k, **{"server-key": ""}) for k in range(2)}
+
+    def changed(number, text):
+        return text if number == 7 else text.replace('"rounds": 2', '"rounds": 3')
+
+    roster = looked(Rewriting(nodes, asked=changed), terms)
+    assert [d.name for d in roster.found.values()] == ["client-0"]
+    assert "not signed, for this request" in roster.problems()[0]
+
+
+def test_a_request_for_a_description_without_a_nonce_is_refused(tmp_path):
+    ours, server = node(tmp_path, 0), Server(SERVER, Names(), lambda: "terms")
+    assert len(ours.opened("terms", server.sign("", bytes(NONCE), DESCRIBE), DESCRIBE)) == NONCE
+    for nonce in (b"", bytes(NONCE - 1)):
+        with pytest.raises(VitrailError, match="a nonce of 32 bytes"):
+            ours.opened("terms", server.sign("", nonce, DESCRIBE), DESCRIBE)
+
+
+def test_what_is_wrong_with_a_node_config_stays_on_the_node(tmp_path, capfd):
+    """A mistyped policy is a policy, too."""
+    wrong = {"name": "a", "data": "digits", "folder": str(tmp_path), "accept": "momnets", "max-epsilon": 3.14}
+    for kind in (DESCRIBE, TRAIN, KEEP):
+        asked = Message(packed("{}", bytes(NONCE + SIGNATURE)), 1, kind)
+        asked.metadata.__dict__["_message_id"] = "m1"
+        said, _ = unpacked(app(asked, Context(1, 1, wrong, RecordDict(), {})), 2**10)
+        assert "its node config is wrong; the node's own log says how" in said
+        assert "mom" not in said
+    assert "accept=momnets: no such mechanism; did you mean moments" in capfd.readouterr().err
 
 
 def test_an_owner_who_mistypes_is_told_before_anything_runs(tmp_path):

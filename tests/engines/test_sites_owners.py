@@ -19,7 +19,7 @@ from vitrail.privacy.statement import check_statement
 PLAIN = ("flower-supernode",)
 OWN_CODE = (sys.executable, "-m", "vitrail.cli", "supernode")
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDtqJ7zOtqQtYqOo0CpvDXNlMhV3HeJDpjrASKGLWdop"
-QUICK = "moments size=8 rounds=2 clients=2 epsilon=9.8 entropy=os local_steps=2 batch=10 features=vitrail-fashion grids=0 measure_every=0 timeout=240 quorum=1"
+QUICK = "moments size=8 rounds=2 clients=1 epsilon=9.8 entropy=os local_steps=2 batch=10 features=vitrail-fashion grids=0 measure_every=0 timeout=240 quorum=1"
 FOREIGN = {
     "pyproject.toml": """
 [project]
@@ -100,11 +100,13 @@ def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
     sites.run(QUICK, out)
     sites.done(out, 3 * PATIENCE)
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
-    assert first["left_out"].keys() == {"south"}, first["left_out"]
-    assert (first["asked"], first["answered"]) == (2, 1)
-    assert "owner's policy refuses this run: moments over one answer costs ε = 9.8" in first["left_out"]["south"]
-    assert "it takes part with" in first["left_out"]["south"]
-    assert "ε of at most 1 at δ = 1e-05" in first["left_out"]["south"]
+    assert (first["asked"], first["answered"], first["left_out"]) == (1, 1, {})
+    assert "south: refused by the node's policy" in sites.log("flwr")
+    own = (keys / "south" / "refusals.log").read_text()
+    assert "owner's policy refuses this run: moments over one answer costs ε = 9.8" in own
+    assert "ε of at most 1 at δ = 1e-05" in own
+    for words in ("costs", "of at most"):
+        assert words not in sites.log("flwr"), "why is its owner's affair"
     assert "west: the request is not signed by the server that this node's owner named" in sites.log("flwr")
     assert load(out).sample(2).shape == (2, 1, 8, 8)
     *_, closing, statement = read_run_ledger(out).entries
@@ -115,11 +117,11 @@ def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
     assert only_loopback(sites.pids())
 
     known = json.loads((out / "nodes.json").read_text())["keys"]
-    assert known == {n: public_key(str(keys / n / "node.pub")).hex() for n in ("north", "south")}
+    assert known == {"north": public_key(str(keys / "north" / "node.pub")).hex()}
     (model,) = (keys / "north" / "models").iterdir()
     assert model.read_bytes() == (out / "model.safetensors").read_bytes()
-    for stranger in ("west", "east"):
-        assert not (keys / stranger / "runs").exists(), "of a server it does not know it keeps nothing"
+    for stranger in ("south", "west", "east"):
+        assert not (keys / stranger / "runs").exists(), "of a run that it refuses a node keeps nothing"
         assert not (keys / stranger / "models").exists()
 
 

@@ -1,12 +1,14 @@
 """Every ε is checked by a second accountant, or by a closed form."""
 
 import math
+import time
 
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
 from vitrail.errors import VitrailError
+from vitrail.privacy import accounting
 from vitrail.privacy.accounting import (
     amplified,
     answers_within,
@@ -70,6 +72,24 @@ def test_no_noise_is_never_private():
     assert epsilon([(Noise(5.0), 3), (Noise(0.0), 1)], 1e-5) == math.inf
     with pytest.raises(VitrailError, match="above 0"):
         multiplier_for(lambda m: [(Noise(m), 1)], 0.0, 1e-5)
+
+
+@pytest.mark.parametrize("noise", [Noise(1.0, 1000, 0.5), Noise(1.0, 1000, 0.01), Noise(0.008, 1000, 0.9)])
+def test_settings_that_give_a_huge_epsilon_cost_no_time_and_no_memory(noise):
+    """A node computes ε from settings that a server chose; exactly, these would take minutes or gigabytes."""
+    began = time.monotonic()
+    assert 2000 < epsilon([(noise, 10**6)], 1e-5) < math.inf
+    assert time.monotonic() - began < 10
+
+
+def test_the_closed_form_for_a_huge_epsilon_is_above_the_exact_one(monkeypatch):
+    noise = Noise(1.0, 1, 0.3)
+    exact = epsilon([(noise, 4000)], 1e-5)
+    monkeypatch.setattr(accounting, "HUGE", 10.0)
+    accounting._epsilon.cache_clear()
+    bound = epsilon([(noise, 4000)], 1e-5)
+    accounting._epsilon.cache_clear()
+    assert exact < bound < 2 * exact
 
 
 def test_a_budget_allows_the_most_answers_that_fit():

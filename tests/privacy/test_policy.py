@@ -13,6 +13,8 @@ from vitrail.errors import VitrailError
 from vitrail.methods import METHODS
 from vitrail.methods.base import Task
 from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.budget import Budget
+from vitrail.privacy.mechanism import Noise
 from vitrail.privacy.policy import MECHANISMS, Policy, from_config
 from vitrail.rng import Rng
 from vitrail.wire.message import LONGEST_REASON, Header, Kind, Message, decode, encode, make_part
@@ -38,6 +40,11 @@ def cost(method, delta=1e-5):
     return epsilon([(m.noise, 1 if m.once else method.most_answers)], delta)
 
 
+def accepted_as(name, method):
+    """The mechanism as `accept` must name it."""
+    return "distributed-moments" if name == "moments, secure" else method.mechanism.name
+
+
 def refusal(policy, method, given=0):
     try:
         policy.check(method, given)
@@ -49,7 +56,7 @@ def refusal(policy, method, given=0):
 @pytest.mark.parametrize("name", ALL)
 def test_a_mechanism_passes_at_its_own_epsilon_and_not_below(name):
     method = built(name)
-    eps, accept = cost(method), (method.mechanism.name,)
+    eps, accept = cost(method), (accepted_as(name, method),)
     assert math.isfinite(eps)
     for share, passes in ((0.01, False), (0.5, False), (0.999, False), (1.0, True), (1.001, True), (100.0, True)):
         says = refusal(Policy(accept, max_epsilon=share * eps), method)
@@ -63,7 +70,7 @@ def test_a_mechanism_passes_at_its_own_epsilon_and_not_below(name):
 def test_delta_is_the_owners_not_the_servers(name):
     """A server that lets its δ grow promises a small ε; at the owner's δ it is what it is."""
     lax = built(name, delta=0.4)
-    policy = Policy((lax.mechanism.name,), max_epsilon=cost(lax, 0.4) * 1.01)
+    policy = Policy((accepted_as(name, lax),), max_epsilon=cost(lax, 0.4) * 1.01)
     assert refusal(policy, lax)
     assert not refusal(replace(policy, max_delta=0.4), lax)
 
@@ -71,7 +78,7 @@ def test_delta_is_the_owners_not_the_servers(name):
 @pytest.mark.parametrize("name", ALL)
 def test_only_what_is_named_is_accepted(name):
     method = built(name)
-    mine = method.mechanism.name
+    mine = accepted_as(name, method)
     assert not refusal(Policy((mine,)), method)
     others = tuple(m for m in MECHANISMS if m != mine)
     assert f"its mechanism is {mine}" in refusal(Policy(others), method)
@@ -80,26 +87,27 @@ def test_only_what_is_named_is_accepted(name):
 @pytest.mark.parametrize("name", ALL)
 def test_a_client_level_promise_is_not_an_example_level_one(name):
     method = built(name)
-    says = refusal(Policy(least_unit="client"), method)
+    named = (accepted_as(name, method),)
+    says = refusal(Policy(named, least_unit="client"), method)
     assert (says == "") == (method.mechanism.unit == "client")
-    assert not refusal(Policy(least_unit="example"), method)
+    assert not refusal(Policy(named, least_unit="example"), method)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_noise_that_others_add_counts_only_where_it_is_named(name):
-    method, lots = built(name), 1e6
-    says = refusal(Policy(max_epsilon=lots), method)
-    by_others = method.mechanism.noised_by != "client"
-    assert by_others == (method.mechanism.name == "dp-fedavg" or name == "moments, secure")
-    assert ("counts only where accept names it" in says) == by_others
-    assert not refusal(Policy((method.mechanism.name,), max_epsilon=lots), method)
+    method, own = built(name), cost(built(name)) * 1.0001
+    says = refusal(Policy(max_epsilon=own), method)
+    mine = accepted_as(name, method)
+    assert (mine in ("dp-fedavg", "distributed-moments")) == (method.mechanism.noised_by != "client")
+    assert (f"counts only where accept names {mine}" in says) == (method.mechanism.noised_by != "client")
+    assert not refusal(Policy((mine,), max_epsilon=own), method)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_noise_from_the_seed_hides_nothing_from_the_server(name):
     method = built(name)
     seeded = replace(method, task=replace(method.task, entropy="seed"))
-    policy = Policy((method.mechanism.name,), max_epsilon=1e6)
+    policy = Policy((accepted_as(name, method),), max_epsilon=1e6)
     assert "the run's seed, which the server knows" in refusal(policy, seeded)
     assert not refusal(replace(policy, require_entropy="any"), seeded)
     assert not refusal(policy, method)
@@ -124,10 +132,48 @@ def test_a_run_without_noise_is_refused_by_whoever_asks_for_some(name):
     assert "secure=N" in refusal(Policy(require_secure=True), method)
 
 
-def test_secure_sums_may_be_required_by_themselves():
-    assert refusal(Policy(require_secure=True), Adds(Task((1, 8, 8), 0, 3, 5)))
-    assert not refusal(Policy(require_secure=True), Adds())
-    assert refusal(Policy(require_entropy="os"), Adds()), "their secrets would follow from the seed"
+def test_secure_sums_without_noise_must_be_named():
+    summed = Adds(Task((1, 8, 8), 0, 3, 5, secure=3, entropy="os"))
+    policy = Policy(("none",), require_secure=True)
+    assert not refusal(policy, summed)
+    assert "it adds no noise" in refusal(Policy(require_secure=True), summed)
+    assert "numbers singly" in refusal(policy, Adds(Task((1, 8, 8), 0, 3, 5, entropy="os")))
+
+
+def test_secure_sums_whose_masks_follow_from_the_seed_are_refused():
+    """The server knows the seed and could derive every mask."""
+    summed = Adds(Task((1, 8, 8), 0, 3, 5, secure=3))
+    assert "the run's seed, which the server knows" in refusal(Policy(require_secure=True), summed)
+    private = replace(built("moments, alone"), task=Task((1, 8, 8), 10, 3, 3, secure=2))
+    assert "the run's seed, which the server knows" in refusal(Policy(require_secure=True), private)
+
+
+def test_accept_moments_refuses_shares_of_a_noise_that_all_clients_add():
+    """A server with 999 clients of its own would read the one other client's sums at ε = 66."""
+    run = quick("moments", clients=1000, epsilon=1.0)
+    run = replace(run, task=replace(run.task, entropy="os", secure=1000))
+    own = epsilon([(Noise(run.mechanism.noise.multiplier / math.sqrt(1000), discrete=True), 1)], 1e-5)
+    assert own == pytest.approx(66.3, abs=0.1)
+    assert refusal(Policy(("moments",), max_epsilon=1.01), run)
+    assert refusal(Policy(("moments",)), run)
+    assert f"ε = {own:.4g}" in refusal(Policy(max_epsilon=own * 0.99), run)
+    assert not refusal(Policy(max_epsilon=own * 1.01), run), "its own noise is enough for that"
+    assert not refusal(Policy(("distributed-moments",), max_epsilon=1.01), run), "its owner trusts the other clients"
+
+
+@pytest.mark.parametrize("policy", [Policy(("moments",)), Policy(least_unit="example"), Policy(require_entropy="os")])
+def test_a_policy_without_a_number_has_a_ceiling(policy):
+    for multiplier in (1e-6, 0.01, 0.3):
+        assert "ε = " in refusal(policy, built("moments, alone", noise_multiplier=multiplier))
+    assert not refusal(policy, built("moments, alone"))
+    assert not refusal(replace(policy, max_epsilon=100.0), built("moments, alone", noise_multiplier=0.3))
+
+
+@pytest.mark.parametrize("policy", [Policy(("distributed-moments",)), Policy(("dp-fedavg",))])
+def test_accept_alone_gives_the_planned_number_of_answers(policy):
+    run = built("moments, secure" if policy.accept == ("distributed-moments",) else "fedgan, dp-fedavg")
+    planned = 1 if policy.accept == ("distributed-moments",) else 3
+    assert [bool(refusal(policy, run, given)) for given in range(5)] == [given >= planned for given in range(5)]
 
 
 def test_more_answers_than_planned_are_refused_where_each_is_a_release():
@@ -208,7 +254,7 @@ def test_the_round_goes_on_without_the_one_that_refuses(tmp_path):
     for outcome in outcomes:
         assert not outcome.void
         assert outcome.answered == ["client-0", "client-2"]
-        assert "costs ε = 9.8 at δ = 1e-05; it takes part with" in outcome.left_out["client-1"]
+        assert "costs ε = 9.8 at δ = 1e-05. It takes part with" in outcome.left_out["client-1"]
         assert len(outcome.left_out["client-1"].encode()) < LONGEST_REASON
     assert fed.round == 2
     assert not (tmp_path / "a" / "client-1.safetensors").exists(), "it trained nothing, and kept nothing"
@@ -241,7 +287,44 @@ def test_a_server_that_asks_again_and_again_gets_what_it_planned(tmp_path):
 
 def test_secure_sums_open_under_a_policy_that_requires_them(tmp_path):
     method = secure(Adds(), 3)
-    demands = Policy(require_secure=True)
+    method = replace(method, task=replace(method.task, entropy="os"))
+    demands = Policy(("none",), require_secure=True)
     _, outcomes = played(method, tmp_path, {f"client-{k}": demands for k in range(5)})
     assert not outcomes[0].left_out
     assert len(outcomes[0].answered) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "says"),
+    [
+        ("fedgan, dp-fedavg", {}, "noise of others counts only where accept names dp-fedavg"),
+        ("moments, alone", {"entropy": "seed"}, "the run's seed, which the server knows"),
+    ],
+)
+def test_a_budget_alone_refuses_server_noise_and_seeded_noise(tmp_path, monkeypatch, name, changed, says):
+    """Version 0.1.0 sent an update without noise and charged ε = 5."""
+    monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
+    method = built(name, rounds=1)
+    method = replace(method, task=replace(method.task, **changed))
+    policy, budget = replace(Policy(), budget=True), Budget("scans", 50.0, 1e-5)
+    server, _ = method.open_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
+    out = method.broadcast(server, "client-0", True)
+    parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
+    request = encode(Message(Header(Kind.REQUEST, RUN, 0, "server", 0), parts))
+    crew = Crew(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
+    client = replace(crew.client("client-0", digits().train), policy=policy, budget=budget)
+    reply = decode(client.answer(request))
+    assert reply.header.kind is Kind.FAILED
+    assert says in bytes(reply.parts[0].array()).decode()
+    assert budget.spent() == []
+
+
+def test_a_budget_is_charged_with_the_noise_that_counts(tmp_path, monkeypatch):
+    """Where accept does not name the others' noise, only the client's own share of it counts."""
+    monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
+    method = built("moments, secure")
+    whole = method.mechanism.noise.multiplier
+    crew = Crew(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
+    for accept, multiplier in ((("distributed-moments",), whole), ((), whole / math.sqrt(2))):
+        client = replace(crew.client("client-0", digits().train), policy=replace(Policy(accept), budget=True))
+        assert client._counted().noise.multiplier == pytest.approx(multiplier)

@@ -42,6 +42,11 @@ def read(request: Request) -> Dataset:
     return request.answer(parts[0], parts[1] if both else None, classes, groups=groups)
 
 
+def image_files(root: Path) -> list[Path]:
+    """List the image files under a folder, sorted by path; none is opened."""
+    return _tree(root).files
+
+
 def _tree(root: Path) -> Tree:
     """Every picture file in the order of its path; hidden and other files are passed over."""
     files: list[Path] = []

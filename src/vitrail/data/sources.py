@@ -32,6 +32,15 @@ _READERS = {
 }
 
 
+def image_side(spec: str, size: int | None = None) -> int:
+    """Return the side in pixels of the images that `load` gives.
+
+    >>> image_side("mnist"), image_side("celeba"), image_side("celeba", 16)
+    (32, 64, 16)
+    """
+    return side(size, usual=64 if parse_source(spec).name == "celeba" else 32)
+
+
 def load(
     spec: str,
     *,
@@ -48,7 +57,7 @@ def load(
     """
     source = parse_source(spec)
     check_share(held_out)
-    size = side(size, usual=64 if source.name == "celeba" else 32)
+    size = image_side(spec, size)
     read = cast(
         Callable[[Request], Dataset],
         importlib.import_module(f"vitrail.data.{_READERS[source.name]}").read,

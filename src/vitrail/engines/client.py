@@ -19,7 +19,7 @@ import numpy as np
 from vitrail import state as store
 from vitrail.atomic import one_at_a_time, write_atomically
 from vitrail.data.pictures import Pictures
-from vitrail.errors import Malformed, VitrailError
+from vitrail.errors import Malformed, Refused, VitrailError
 from vitrail.home import home
 from vitrail.methods.base import Incoming, Method, Reply
 from vitrail.privacy.budget import Budget
@@ -58,6 +58,7 @@ class Client:
     folder: Path
     budget: Budget | None = None  # what its owner lets it spend on privacy; None: nobody counts
     policy: Policy | None = None  # the least that its owner lets a run promise; None: nothing is refused
+    log: Callable[[str], None] | None = None  # where its owner reads why it refused; None: in the reply
     queues: bool = False  # a process may be asked for it while another, given up too early, still answers in its folder
     key: Key | None = None  # that other clients know it by in secure sums; None: a new one is drawn for each round
     peers: Names | None = None  # the keys that other clients must have in secure sums; None: any
@@ -72,6 +73,8 @@ class Client:
         try:
             with self._turn():
                 return self._answer(message, digest(request))
+        except Refused as e:
+            return self._fail(h.round, h.exchange, self._refused(e))
         except VitrailError as e:
             return self._fail(h.round, h.exchange, self._said(e))
         except Exception as e:  # whatever it was, the round must go on; its text may tell of the data, so it stays here
@@ -120,9 +123,7 @@ class Client:
 
     def _train(self, message: Message, kept: State, rng: Rng, exchange: int = 0) -> tuple[Part, ...]:
         """The method's own round: what it says, and in `kept` what it leaves behind."""
-        given = kept.get(
-            "given", 0
-        )  # answers that were made from pictures; a server may ask more often than it planned
+        given = kept.get("given", 0)  # answers made from images; a server may ask more often than it planned
         if self.policy is not None:
             self.policy.check(self.method, given)
         incoming = Incoming(
@@ -131,16 +132,22 @@ class Client:
             {(p.peer, p.name): p.array() for p in message.parts if p.peer},
             exchange,
         )
-        spends = self.budget is not None and not (kept["trained"] and _once(self.method.mechanism))
+        mechanism = self._counted()
+        spends = self.budget is not None and not (kept["trained"] and _once(mechanism))
         if self.budget and spends:
-            self.budget.check(self.method.mechanism)
+            self.budget.check(mechanism)
         kept["state"], reply = self.method.client_round(kept["state"], incoming, self._data(), rng)
         if self.budget and spends:  # written down before it leaves
-            self.budget.charge(self.method.mechanism, self.run, message.header.round)
+            self.budget.charge(mechanism, self.run, message.header.round)
         kept["trained"] = True
         kept["given"] = given + 1
         kept["holds"] = reply.holds
         return self._parts(reply)
+
+    def _counted(self) -> Mechanism | None:
+        """The mechanism with the noise that counts: where there is a policy, only what its owner lets count."""
+        mechanism = self.method.mechanism
+        return mechanism if mechanism is None or self.policy is None else self.policy.counted(mechanism)
 
     def _secure(self, message: Message, kept: State, rng: Rng) -> tuple[Part, ...]:
         """One exchange of secure aggregation; the method's own round is in the third of them."""
@@ -190,6 +197,13 @@ class Client:
         for place in (self.folder, home()):
             said = said.replace(f"{place}/", "")
         return said
+
+    def _refused(self, e: Refused) -> str:
+        """What the server is sent of an owner's refusal; in deployment the reasons are the owner's alone."""
+        if self.log is None:
+            return self._said(e)
+        self.log(str(e))
+        return e.public
 
     def _fail(self, round_: int, exchange: int, reason: str) -> bytes:
         text = np.frombuffer(reason.encode()[:LONGEST_REASON], np.uint8)

@@ -73,10 +73,22 @@ class Server:
         """A request as it travels."""
         return request + self.key.sign(*asks(what, client, self.about(), request))
 
-    def proven(self, client: str, key: bytes, reply: bytes, signature: bytes, what: str) -> None:
-        """Meet a client: it signed what it says with the key that it shows, and that is its own."""
-        if not signed_by(key, signature, *answers(what, client, b"", reply)):
-            raise VitrailError(f"{client!r} shows a key that it does not hold")
+    def proven(self, client: str, key: bytes, asked: bytes, reply: bytes, signature: bytes, what: str) -> None:
+        """Meet a client: it signed its reply to this very request with the key that it shows, and that is its own.
+
+        Args:
+            client: the name it gives.
+            key: the public key it shows.
+            asked: what it answers (`asked_under`).
+            reply: its description.
+            signature: over all of these.
+            what: the kind of message.
+
+        Raises:
+            VitrailError: the signature is of another key, or for another request.
+        """
+        if not signed_by(key, signature, *answers(what, client, asked, reply)):
+            raise VitrailError(f"{client!r}: its description is not signed, for this request, by the key that it shows")
         self.names.meet(client, key)
 
     def count(self, outcome: Outcome) -> None:

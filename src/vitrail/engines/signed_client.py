@@ -8,6 +8,7 @@ from vitrail.errors import Malformed
 from vitrail.privacy.signing import Key, signed_by, split
 from vitrail.wire.message import digest
 
+NONCE = 32  # bytes, drawn by the server for each request for a description
 TRAIN = "train"  # what a message is for, unless somebody says otherwise
 
 
@@ -40,3 +41,8 @@ def asks(what: str, client: str, about: str, request: bytes) -> tuple[bytes, ...
 def answers(what: str, client: str, request: bytes, reply: bytes) -> tuple[bytes, ...]:
     """What a client signs of a reply."""
     return b"reply", what.encode(), client.encode(), digest(request), reply
+
+
+def asked_under(nonce: bytes, terms: str) -> bytes:
+    """What a description answers, as its signature covers it: the nonce of one request, and the terms it came with."""
+    return nonce + terms.encode()

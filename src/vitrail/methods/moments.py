@@ -92,6 +92,7 @@ class Moments(MaskSettings):
             + (", of which only the total is seen" * bool(secure)),
             trust=trust,
             noised_by="all clients" if secure else "client",
+            own_share=1 / math.sqrt(secure - self.colluding) if secure else 0.0,
         )
 
     @property

@@ -6,17 +6,22 @@ chained ledger in the owner's folder before anything leaves; a round that would 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from vitrail.atomic import one_at_a_time
-from vitrail.errors import VitrailError
+from vitrail.errors import Refused, VitrailError
 from vitrail.home import home
 from vitrail.privacy.accounting import answers_within, epsilon, multiplier_for
 from vitrail.privacy.ledger import Ledger
 from vitrail.privacy.mechanism import Mechanism, Noise
+from vitrail.privacy.policy import PUBLIC
+
+USED_UP = "refused: privacy budget used up"  # all that the server is sent
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,12 @@ class Budget:
 
     def check(self, mechanism: Mechanism | None) -> None:
         """Refuse what one more answer would spend beyond the budget; nothing is written."""
-        self._after(mechanism, self.spent())
+        with _refusing():
+            self._after(mechanism, self.spent())
 
     def charge(self, mechanism: Mechanism | None, run: bytes, round_: int) -> None:
         """Write down one more answer, if it may be given; on the disk when this returns."""
-        with one_at_a_time(self.path.with_suffix(".lock")):  # two runs at once must not both spend what is left
+        with _refusing(), one_at_a_time(self.path.with_suffix(".lock")):  # no two runs spend the same rest
             ledger = Ledger(self.path, private=True)
             total = self._after(mechanism, [e for e in ledger.entries if e["kind"] == "release"])
             if not ledger.entries:
@@ -75,11 +81,12 @@ class Budget:
             )
         before = [(Noise(**e["noise"]), 1) for e in spent]
         total = epsilon([*before, (mechanism.noise, 1)], self.delta)
-        if total > self.epsilon * (1 + 1e-6):
+        if not total <= self.epsilon * (1 + 1e-6):
             had = epsilon(before, self.delta)
-            raise VitrailError(
+            raise Refused(
                 f"its budget of ε = {self.epsilon:g} at δ = {self.delta:g} for {self.name!r} is used up to {had:.3g}, "
-                f"and this answer would make it {total:.3g}; {self._instead(mechanism, before)}"
+                f"and this answer would make it {total:.3g}; {self._instead(mechanism, before)}",
+                USED_UP,
             )
         return total
 
@@ -96,3 +103,14 @@ class Budget:
             low, high = (middle, high) if fits else (low, middle)
         left = f"one answer of ε = {low:.2g} would still fit" if low else "nothing more fits"
         return f"{left}: ask for a smaller epsilon, or let its owner raise the budget"
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Let any other error, such as of the budget's file, be a refusal too: its text may name the budget."""
+    try:
+        yield
+    except Refused:
+        raise
+    except VitrailError as e:
+        raise Refused(str(e), PUBLIC) from e

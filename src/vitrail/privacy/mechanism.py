@@ -36,11 +36,16 @@ class Mechanism:
     public: str = ""  # what leaves without noise, because anybody may know it
     bound: str = ""  # a further bound that is reported, never one that the claim rests on
     noised_by: Literal["client", "all clients", "server"] = "client"  # who adds it; all: each a share of one noise
+    own_share: float = 0.0  # where others add noise: σ of what the client adds itself, over σ of the whole
 
     @property
     def sigma(self) -> float:
         """The noise's standard deviation, in the unit of the sensitivity."""
         return self.noise.multiplier * self.sensitivity
+
+    def own_noise(self) -> Mechanism:
+        """The same with only the noise that the client adds itself."""
+        return self if self.noised_by == "client" else self.with_multiplier(self.noise.multiplier * self.own_share)
 
     def with_multiplier(self, multiplier: float) -> Mechanism:
         """The same with another amount of noise."""

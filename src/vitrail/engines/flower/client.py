@@ -17,7 +17,8 @@ from flwr.clientapp import ClientApp
 from vitrail.engines.flower.carry import DESCRIBE, KEEP, TRAIN, packed, unpacked
 from vitrail.engines.flower.node import Node, Party
 from vitrail.engines.flower.terms import Terms
-from vitrail.errors import VitrailError
+from vitrail.engines.signed_client import NONCE, asked_under
+from vitrail.errors import Refused, VitrailError
 from vitrail.privacy.signing import SIGNATURE
 from vitrail.wire.message import LARGEST
 
@@ -29,9 +30,10 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
     @made.query("describe")
     def describe(message: Message, context: Context) -> Message:
         try:
-            who, (text, carried) = party(context), unpacked(message, SIGNATURE)
-            request, says = who.opened(text, carried, DESCRIBE), who.describe(Terms.read(text)).text()
-            signature = who.closed(request, says.encode(), DESCRIBE)[len(says.encode()) :]
+            who, (text, carried) = party(context), unpacked(message, NONCE + SIGNATURE)
+            nonce = who.opened(text, carried, DESCRIBE)
+            says = who.describe(Terms.read(text)).text()
+            signature = who.closed(asked_under(nonce, text), says.encode(), DESCRIBE)[len(says.encode()) :]
             return Message(packed(says, signature), reply_to=message)
         except Exception as e:
             text = json.dumps({"name": str(context.node_config.get("name", "")), "refuses": _said(e)})
@@ -64,7 +66,9 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
 
 
 def _said(e: Exception) -> str:
-    """What the server may know of a failure: a refusal's own words; of an accident only its kind."""
+    """What the server may know of a failure: of an owner's refusal its category, of an accident only its kind."""
+    if isinstance(e, Refused):
+        return e.public
     if isinstance(e, VitrailError):
         return str(e)
     print(traceback.format_exc(), file=sys.stderr)
@@ -72,7 +76,11 @@ def _said(e: Exception) -> str:
 
 
 def _node(context: Context) -> Node:
-    return Node.of(context.node_config)
+    try:
+        return Node.of(context.node_config)
+    except VitrailError as e:  # what is wrong with it may tell of the policy
+        print(f"the node config is refused: {e}", file=sys.stderr)
+        raise Refused(str(e), "its node config is wrong; the node's own log says how") from e
 
 
 app = client_app(_node)

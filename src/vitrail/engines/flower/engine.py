@@ -132,10 +132,10 @@ class Flower:
         for client, asked in waiting.items():
             if client in heard:
                 continue
-            if time.monotonic() > asked.until:
+            if asked.node is None and self.roster.lost(client):
+                came.append((client, Failure(_clean(self.roster.refusal(client) or _NOT_THERE))))
+            elif time.monotonic() > asked.until:
                 came.append((client, Failure(f"did not answer within {self.roster.timeout:g} s")))
-            elif asked.node is None and self.roster.lost(client):
-                came.append((client, Failure(_NOT_THERE)))
         return came
 
     def _read(self, reply: Message) -> bytes | Failure:

@@ -1,29 +1,34 @@
 """A node of a deployment: its owner names its data and folder here, and neither leaves the machine.
 
 In the folder, readable by its owner alone: `secret` (made once, by the operating system), `runs/ID/` (the private state
-of one run, and the terms it was begun with); for everybody: `models/ID.safetensors`, what came out.
+of one run, and the terms it was begun with), `refusals.log` (why it refused); for everybody: `models/ID.safetensors`,
+what came out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from vitrail.atomic import write_atomically
+from vitrail.atomic import one_at_a_time, write_atomically
+from vitrail.engines.flower.image_facts import ImageFacts, facts_key, stored_facts
 from vitrail.engines.flower.laid import laid, lay
 from vitrail.engines.flower.terms import Terms
-from vitrail.engines.signed_client import Signed
-from vitrail.errors import Malformed, VitrailError, nearest
+from vitrail.engines.signed_client import NONCE, Signed
+from vitrail.errors import Malformed, Refused, VitrailError, nearest
 from vitrail.privacy.policy import KEYS as POLICY
 from vitrail.privacy.policy import Policy, from_config
 from vitrail.privacy.signing import kept_key, public_key
@@ -33,8 +38,12 @@ if TYPE_CHECKING:
     from vitrail.config import Settings
     from vitrail.data.pictures import Dataset, Pictures
     from vitrail.engines.client import Client
+    from vitrail.methods.base import Method
+    from vitrail.privacy.budget import Budget
 
 DESCRIBE = "query.describe"  # as carry.py has it, which needs Flower
+LONGEST_LOG = 2**16  # bytes of refusals.log; the oldest lines go first
+T = TypeVar("T")
 Value = bool | int | float | str
 
 
@@ -119,9 +128,12 @@ class Node:
         numbers: dict[str, type[float]] = {"budget": float, "partition_id": int, "num_partitions": int}
         try:
             own = {k: numbers[k](v) if k in numbers else str(v) for k, v in values.items()}
-            node = Node(**own, policy=from_config(given))  # type: ignore[arg-type]
+            policy = replace(from_config(given), budget=bool(own.get("budget")))
+            node = Node(**own, policy=policy)  # type: ignore[arg-type]
         except ValueError as e:
             raise VitrailError(f"the node config holds a wrong value: {e}") from None
+        if not 0 <= node.budget < math.inf:
+            raise VitrailError(f"budget={node.budget:g}: must be a number above 0")
         if node.home:
             os.environ["VITRAIL_HOME"] = node.home
         return node
@@ -147,34 +159,33 @@ class Node:
 
     def opened(self, text: str, carried: bytes, what: str) -> bytes:
         """A request, if it comes from the server that the owner named; before anything else is done with it."""
-        return self._signs.opened(carried, text, what, "" if what == DESCRIBE else None)
+        request = self._signs.opened(carried, text, what, "" if what == DESCRIBE else None)
+        if what == DESCRIBE and len(request) != NONCE:
+            raise Malformed(f"a request for a description has a nonce of {NONCE} bytes, not of {len(request)}")
+        return request
 
     def closed(self, request: bytes, reply: bytes, what: str) -> bytes:
         """A reply, signed."""
         return self._signs.closed(request, reply, what)
 
     def describe(self, terms: Terms) -> Description:
-        """Who this is, and what its pictures look like under a run's settings."""
-        data = self._data(terms.common())
-        return Description(self.name, self._signs.key.public.hex(), data.shape, data.classes)
+        """Who this is, and what its images look like under a run's settings; what it refuses, it refuses first."""
+        self._agree(terms)
+        shape, classes = self._kind(terms.common())
+        return Description(self.name, self._signs.key.public.hex(), shape, classes)
 
     def client(self, terms: Terms) -> Client:
         """This node as a client of a run."""
         from vitrail.determinism import device_for
         from vitrail.engines.client import Client
         from vitrail.engines.signed import Names
-        from vitrail.privacy.budget import Budget
 
         method = terms.method(device_for(self.device))
         if self.discriminator:
             method = method.preferring({"discriminator": self.discriminator})
+        policy, budget = self._agree(terms, method)
         s, folder = terms.common(), self._begun(terms)
         rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
-        budget = None
-        if self.budget or s.budget:
-            name = self.budget_name or self.name
-            delta = self.policy.max_delta if self.budget else float(getattr(method, "delta", 1e-5))
-            budget = Budget(name, self.budget or float(s.budget or 0), delta)
 
         def pictures() -> Pictures:
             """Read once in a run: each of its messages comes to a new process."""
@@ -190,8 +201,48 @@ class Node:
         peers = Names(expected=Path(self.peer_keys).expanduser()) if self.peer_keys else None
         key = self._signs.key
         return Client(
-            self.name, method, run, rng, pictures, folder, budget, self.policy, queues=True, key=key, peers=peers
+            self.name, method, run, rng, pictures, folder, budget, policy, self.log, queues=True, key=key, peers=peers
         )
+
+    def _agree(self, terms: Terms, method: Method | None = None) -> tuple[Policy, Budget | None]:
+        """Refuse what the owner's policy or budget does not allow, before an image is read or a file written.
+
+        Args:
+            terms: of the run.
+            method: of the run; None: a provisional one is built, and only where the owner demands anything.
+
+        Returns:
+            The policy and the budget that each answer of this run is checked against.
+        """
+        offered = terms.common().budget
+        policy = replace(self.policy, budget=bool(self.budget or offered))
+        if not policy.demands:
+            return policy, None
+        method = method or terms.draft().method()
+        budget = None
+        if policy.budget:
+            from vitrail.privacy.budget import Budget
+
+            delta = policy.max_delta if self.budget else float(getattr(method, "delta", policy.max_delta))
+            budget = Budget(self.budget_name or self.name, self.budget or float(offered or 0), delta)
+        try:
+            policy.check(method)
+            if budget and not (terms.id and self._folder(terms).exists()):  # one that has begun is charged as it goes
+                budget.check(method.mechanism and policy.counted(method.mechanism))
+        except Refused as e:
+            self.log(str(e))
+            raise
+        return policy, budget
+
+    def log(self, text: str) -> None:
+        """Tell the owner why something was refused: in the node's own log, and in `refusals.log` in its folder."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {''.join(c if c.isprintable() else ' ' for c in text)}"
+        print(line, file=sys.stderr)
+        path = self.place / "refusals.log"
+        with contextlib.suppress(OSError, VitrailError), one_at_a_time(self.place / ".refusals.lock"):
+            kept = path.read_bytes() if path.exists() else b""
+            kept = (kept + line.encode(errors="replace") + b"\n")[-LONGEST_LOG:]
+            write_atomically(path, kept, 0o600)
 
     def keep(self, terms: Terms, model: bytes) -> bytes:
         """Store the model of a run that this node answered, once; anything else is refused.
@@ -230,9 +281,12 @@ class Node:
         delta = float(getattr(client.method, "delta", 1e-5))
         return write_statement(self._signs.key, self.name, terms.id, client.method.mechanism, answers, delta)
 
+    def _folder(self, terms: Terms) -> Path:
+        return self.place / "runs" / terms.id
+
     def _begun(self, terms: Terms) -> Path:
         """The folder of a run, which names the terms it was begun with; others under its id are refused."""
-        folder = self.place / "runs" / terms.id
+        folder = self._folder(terms)
         path = folder / "terms.json"
         if not path.exists():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -241,10 +295,26 @@ class Node:
             raise VitrailError("the run was begun on other terms; it must go on with them, or begin anew")
         return folder
 
+    def _kind(self, s: Settings) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Shape and label names of its images under a run's settings; decoded once, until a file changes."""
+        from vitrail.data.sources import image_side
+
+        def read() -> ImageFacts:
+            data = self._data(s.model_copy(update={"labels": "auto"}))
+            return ImageFacts(data.shape[0], data.classes)
+
+        own = (self.classes, self.partition, self.partition_id, self.num_partitions)
+        facts = stored_facts(self.place, self._readable(lambda: facts_key(self.data, *own)), read)
+        across = image_side(self.data, s.size)
+        return (facts.channels, across, across), facts.classes if s.labels == "auto" else ()
+
     def _data(self, s: Settings) -> Dataset:
         """Its pictures; why they cannot be read stays here, for it may name a path."""
+        return self._readable(lambda: self._load(s))
+
+    def _readable(self, read: Callable[[], T]) -> T:
         try:
-            return self._load(s)
+            return read()
         except (VitrailError, OSError):
             print(traceback.format_exc(), file=sys.stderr)
             raise VitrailError("its pictures cannot be read; its own log says why") from None

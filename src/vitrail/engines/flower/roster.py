@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -14,6 +15,7 @@ from vitrail.engines.flower.carry import DESCRIBE, packed, unpacked
 from vitrail.engines.flower.node import Description
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.signed import Server
+from vitrail.engines.signed_client import NONCE, asked_under
 from vitrail.errors import VitrailError
 from vitrail.privacy.signing import SIGNATURE
 
@@ -38,7 +40,7 @@ class Roster:
         self.wanted: Collection[str] | None = None  # the clients of the run, once they are known
         self.found: dict[int, Description] = {}  # nodes that are there and have described themselves
         self.refused: dict[int, str] = {}  # nodes that take no part, and why
-        self.asked: dict[str, int] = {}  # messages that ask for a description, and to which node
+        self.asked: dict[str, tuple[int, bytes]] = {}  # messages that ask for a description: to which node, what
         self.failed: dict[int, tuple[int, float]] = {}  # nodes that could not say, how often, and when to ask again
         self.missed: dict[str, float] = {}  # clients without a node, and since when
         self.looked = 0.0
@@ -54,18 +56,21 @@ class Roster:
             there = set(self.grid.get_node_ids())
             self.found = {node: d for node, d in self.found.items() if node in there}
             self.refused = {node: why for node, why in self.refused.items() if node in there}
-            self.asked = {message: node for message, node in self.asked.items() if node in there}
+            self.asked = {message: asked for message, asked in self.asked.items() if asked[0] in there}
             resting = {node for node, (_, until) in self.failed.items() if time.monotonic() < until}
-            for node in sorted(there - set(self.found) - set(self.refused) - set(self.asked.values()) - resting):
-                signature = self.proof.sign("", b"", DESCRIBE) if self.proof else b""
-                query = Message(packed(self.terms.text(), signature), node, DESCRIBE, ttl=self.timeout)
-                self.asked |= {message: node for message in self.grid.push_messages([query]) if message}
+            waiting = {node for node, _ in self.asked.values()}
+            for node in sorted(there - set(self.found) - set(self.refused) - waiting - resting):
+                nonce, terms = secrets.token_bytes(NONCE), self.terms.text()
+                carried = self.proof.sign("", nonce, DESCRIBE) if self.proof else b""
+                query = Message(packed(terms, carried), node, DESCRIBE, ttl=self.timeout)
+                asked = node, asked_under(nonce, terms)
+                self.asked |= {message: asked for message in self.grid.push_messages([query]) if message}
             self.looked = time.monotonic()
         if self.asked:
             for reply in self.grid.pull_messages(list(self.asked)):
-                self._hear(self.asked.pop(reply.metadata.reply_to_message_id), reply)
+                self._hear(*self.asked.pop(reply.metadata.reply_to_message_id), reply)
 
-    def _hear(self, node: int, reply: Message) -> None:
+    def _hear(self, node: int, asked: bytes, reply: Message) -> None:
         if reply.has_error():  # its machine may be too busy: asking at once would make it busier
             times = self.failed.get(node, (0, 0.0))[0]
             self.failed[node] = times + 1, time.monotonic() + PAUSE * 2**times
@@ -74,7 +79,7 @@ class Roster:
             text, signature = unpacked(reply, SIGNATURE)
             found = Description.read(text)
             if self.proof:
-                self.proof.proven(found.name, found.public, text.encode(), signature, DESCRIBE)
+                self.proof.proven(found.name, found.public, asked, text.encode(), signature, DESCRIBE)
             self.found[node] = found
         except VitrailError as e:
             self.refused[node] = str(e)
@@ -90,8 +95,16 @@ class Roster:
         return [node for node in same if self.found[node].key == first][-1]
 
     def lost(self, client: str) -> bool:
-        """Whether a client has had no node for so long that nobody should wait for it."""
-        return self.node(client) is None and time.monotonic() - self.missed[client] > min(GRACE, self.timeout)
+        """Whether not to wait for a client: it has had no node for too long, or its node refused."""
+        if self.node(client) is not None:
+            return False
+        too_long = time.monotonic() - self.missed[client] > min(GRACE, self.timeout)
+        return too_long or self.refusal(client) is not None
+
+    def refusal(self, client: str) -> str | None:
+        """Why a node of this name takes no part, in its own words; None: no node said so."""
+        said = (why.removeprefix(f"{client}: ") for why in self.refused.values() if why.startswith(f"{client}: "))
+        return next(said, None)
 
     def _problem(self, d: Description) -> str | None:
         t = self.terms

@@ -61,6 +61,19 @@ class Terms:
         except ValueError as e:
             raise Malformed(f"the run's settings cannot be read: {type(e).__name__}") from None
 
+    def draft(self) -> Terms:
+        """These terms with a provisional shape, and with provisional classes, clients and features where not known yet.
+
+        A policy's verdict does not depend on the shape: noise multipliers and ε have no dimension.
+        """
+        s, settings = self.common(), self.settings
+        if settings.get("features") == "auto":
+            from vitrail.nets.features import choose_features
+
+            settings = {**settings, "features": choose_features("")}
+        classes = self.classes if self.shape or s.labels != "auto" else ("0", "1")
+        return Terms(settings, self.id, (1, s.size or 32, s.size or 32), classes, self.clients or s.clients)
+
     def resolved(self, device: str = "cpu") -> Settings:
         """The settings, checked as those of any run are."""
         return config.resolve(self.settings, {"device": device})

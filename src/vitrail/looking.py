@@ -80,6 +80,7 @@ def _keep(
         "rounds": s.rounds,
         "seed": s.seed,
         "held_out": s.held_out,
+        "split": plan.split,
         "bytes_up": sum(r["bytes_up"] for r in rows),
         "bytes_down": sum(r["bytes_down"] for r in rows),
         "privacy": ledger.says,

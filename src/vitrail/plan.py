@@ -15,6 +15,7 @@ from vitrail.data import load as load_data
 from vitrail.data.partitions import Partition
 from vitrail.data.pictures import Dataset
 from vitrail.data.specs import parse_partition
+from vitrail.data.split import not_held_out
 from vitrail.determinism import device_for
 from vitrail.division import dealt, seen
 from vitrail.engines.secure import check_secure
@@ -42,6 +43,7 @@ class Plan:
     start: store.State | None
     notes: tuple[str, ...]  # what a person should know before it starts
     against: tuple[str, ...]  # networks that this run, or one it starts from, trains against: they may not measure it
+    split: str = ""  # where its test images come from; empty if an earlier run, from which it starts, did not record it
 
     @property
     def budget(self) -> Budget | None:
@@ -102,8 +104,11 @@ def assemble(
         if saw(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
     notes += _privacy_notes(method, shares)
+    split = data.split if settings.start is None or Folder(Path(settings.start)).split else ""
+    if doubt := not_held_out(data, split):
+        notes.append(f"figures of this run: {doubt}")
     folder = Folder(Path(settings.out))
-    plan = Plan(settings, data, shares, clients, method, run, folder, start, tuple(notes), _against(settings))
+    plan = Plan(settings, data, shares, clients, method, run, folder, start, tuple(notes), _against(settings), split)
     _check(plan)
     return plan
 

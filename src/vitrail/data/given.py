@@ -12,7 +12,7 @@ from vitrail.data.arrays import as_labels, as_pictures, gather
 from vitrail.data.decode import is_grey, planes
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.data.resize import fit, side
-from vitrail.data.split import check_share, hold_out
+from vitrail.data.split import CONTENT, check_share, hold_out
 from vitrail.errors import VitrailError
 
 
@@ -57,9 +57,9 @@ def _stacked(pixels: list[NDArray[np.uint8]], channels: int) -> NDArray[np.uint8
 
 def _dataset(name: str, train: Pictures, test: Pictures | None, classes: tuple[str, ...], held_out: float) -> Dataset:
     check_share(held_out)
-    if test is None:
-        train, test = hold_out(train, held_out)
-    return Dataset(name, train, test, classes)
+    if test is not None:
+        return Dataset(name, train, test, classes)
+    return Dataset(name, *hold_out(train, held_out), classes, split=CONTENT)
 
 
 def _listed(dataset: Any, name: str, size: int) -> tuple[list[NDArray[np.uint8]], list[Any] | None]:

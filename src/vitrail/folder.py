@@ -17,8 +17,8 @@ from vitrail.errors import Malformed, VitrailError
 from vitrail.state import State
 
 OTHER_SPLIT = (
-    ". It was made by version 0.1.0, which split data without a test set of its own by position; this version splits by "
-    "content, so the training pictures are others, and such a run cannot be continued or audited"
+    ". It was made by version 0.1.0, which split data without a test set of its own by position; this version splits "
+    "by content, so the training pictures are others, and such a run cannot be continued or audited"
 )
 
 
@@ -101,8 +101,7 @@ class Folder:
             older = isinstance(tree, dict) and "split" not in tree
             raise VitrailError(
                 f"{self.checkpoint} was made with other settings or other data than {self.settings} names; "
-                "restore them, or start anew in another folder with out="
-                + OTHER_SPLIT * older
+                "restore them, or start anew in another folder with out=" + OTHER_SPLIT * older
             )
         return tree
 

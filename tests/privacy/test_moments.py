@@ -81,6 +81,12 @@ def test_rows_equal_a_plain_computation():
         assert np.abs(row[1 + s.d :] - (second * s.scale).numpy()).max() <= 0.501
 
 
+def test_a_pictures_row_does_not_depend_on_the_pictures_in_its_batch():
+    s, pixels = summary(8), digits().train.pixels[:150]
+    alone = np.concatenate([s.rows(one) for one in np.split(pixels, len(pixels))])
+    assert (alone == s.rows(pixels)).all()
+
+
 @pytest.mark.parametrize("labels_of", ["iid", "by class", "one client has all"])
 def test_any_division_of_pictures_gives_the_same_sums_to_the_bit(labels_of):
     s, train = summary(4), digits().train

@@ -50,7 +50,14 @@ def candidates(others: np.ndarray) -> list[np.ndarray]:
 
 
 def plan_for(folder: Path, labels: str) -> Plan:
-    given = {"data": f"folder:{folder}", "size": 8, "held_out": 0.5, "clients": 1, "labels": labels, "out": str(folder / "run")}
+    given = {
+        "data": f"folder:{folder}",
+        "size": 8,
+        "held_out": 0.5,
+        "clients": 1,
+        "labels": labels,
+        "out": str(folder / "run"),
+    }
     return prepare(config.resolve("moments", {**QUICK["moments"], **given}))
 
 

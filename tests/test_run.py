@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,13 @@ from vitrail.evaluate.gauge import Gauge
 from vitrail.evaluate.stored import evaluate_stored
 from vitrail.folder import Folder
 from vitrail.plan import prepare
+from vitrail.privacy.audit.stored import audit_run
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.problems import GIVEN
 from vitrail.report import curves
 from vitrail.rng import Rng
 from vitrail.run import Nobody
-from vitrail.state import load
+from vitrail.state import load, save
 
 TINY = {"data": "digits", "size": 8, "clients": 3, "rounds": 3, "workers": 1, "grids": 3}
 BRIEF = {"rounds": 2, "clients": 2, "grids": 1}  # still two rounds, two clients, a grid and a best round
@@ -281,6 +283,51 @@ def test_a_checkpoint_of_other_settings_is_refused(unbroken, tmp_path):
     with pytest.raises(VitrailError, match="other settings or other data"):
         vitrail.resume(run.folder)
     assert (run.folder / "model.safetensors").read_bytes() == result(unbroken["fedgan"])[0][0]
+
+
+def as_of_version_0_1_0(folder, run=None):
+    """Take out of a run's folder what version 0.1.0 did not record: by which split pictures were held out."""
+    for name in ("checkpoint", "model"):
+        tree = load(folder / f"{name}.safetensors")
+        del (tree if name == "checkpoint" else tree["about"])["split"]
+        if name == "checkpoint":
+            tree["run"] = run or tree["run"]
+        save(folder / f"{name}.safetensors", tree)
+
+
+def test_a_run_that_another_split_was_trained_with_is_not_continued_and_the_reason_is_named(tmp_path):
+    run = tiny("fedgan", tmp_path / "run", **BRIEF)
+    as_of_version_0_1_0(run.folder, b"an id of other training data")
+    with pytest.raises(VitrailError, match=r"version 0\.1\.0, which split data .* by position"):
+        vitrail.resume(run.folder)
+    with pytest.raises(VitrailError, match=r"version 0\.1\.0, which split data .* by position"):
+        audit_run(run.folder, ["membership"])
+
+
+def test_a_model_of_an_earlier_split_is_measured_and_the_figures_are_marked_as_not_held_out(tmp_path):
+    run = tiny("fedgan", tmp_path / "run", **BRIEF)
+    assert load(run.folder / "model.safetensors")["about"]["split"] == "content"
+    _, columns = evaluate_stored(run.folder, families=["pixels"], n=20)
+    assert not any("not held out" in m.note for m in columns[0].measures)
+    as_of_version_0_1_0(run.folder)
+    _, columns = evaluate_stored(run.folder, families=["pixels"], n=20)
+    assert all("not held out" in m.note for m in columns[0].measures)
+    own = replace(digits(), split="own")  # data with a test set of its own
+    _, columns = evaluate_stored(run.folder, own, families=["pixels"], n=20)
+    assert not any("not held out" in m.note for m in columns[0].measures)
+
+
+def test_a_run_that_starts_from_one_of_an_earlier_split_says_that_its_figures_are_not_held_out(tmp_path):
+    first = tiny("fedgan", tmp_path / "first", **BRIEF)
+    second = tiny("fedgan", tmp_path / "second", **BRIEF, start=str(first.folder))
+    assert load(second.folder / "model.safetensors")["about"]["split"] == "content"
+    as_of_version_0_1_0(first.folder)
+    third = tiny("fedgan", tmp_path / "third", **BRIEF, start=str(first.folder))
+    about = load(third.folder / "model.safetensors")["about"]
+    assert about["split"] == ""
+    assert "not held out" in " ".join(about["notes"])
+    fourth = tiny("fedgan", tmp_path / "fourth", **BRIEF, start=str(third.folder))
+    assert load(fourth.folder / "model.safetensors")["about"]["split"] == ""
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\xff" * len(b)])

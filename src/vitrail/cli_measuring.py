@@ -68,7 +68,7 @@ def evaluate(
             found, columns = evaluate_samples(model, data, **how)
         else:
             found, columns = evaluate_stored(model, data, best=best, ensemble=ensemble, **how)
-    console.print(f"{model} against held-out pictures of {found.name}\n", markup=False)
+    console.print(f"{model} against test images of {found.name}\n", markup=False)
     if clients:
         show_clients(columns, console)
         write(Path(out) if out else place.by_client, found, columns)

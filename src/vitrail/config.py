@@ -30,7 +30,7 @@ class Settings(BaseModel):
     data: Annotated[str, Field(description="where pictures come from: see `vitrail list`")] = "mnist5k"
     size: Annotated[int | None, Field(ge=8, le=128, description="pictures are made this many pixels square")] = None
     held_out: Annotated[
-        float, Field(gt=0, lt=1, description="share kept apart where the data has no test set of its own")
+        float, Field(gt=0, lt=1, description="share held out, by content, where the data has no test set of its own")
     ] = 0.2
     labels: Annotated[Literal["auto", "ignore"], Field(description="use labels where there are any, or not")] = "auto"
     clients: Annotated[int, Field(ge=1, le=1_000_000, description="how many clients share the data")] = 10

@@ -16,6 +16,11 @@ from vitrail.atomic import write_atomically
 from vitrail.errors import Malformed, VitrailError
 from vitrail.state import State
 
+OTHER_SPLIT = (
+    ". It was made by version 0.1.0, which split data without a test set of its own by position; this version splits "
+    "by content, so the training pictures are others, and such a run cannot be continued or audited"
+)
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -78,6 +83,12 @@ class Folder:
         finally:
             os.close(handle)
 
+    @property
+    def split(self) -> str | None:
+        """The hold-out split that the run's checkpoint recorded; None for a run of version 0.1.0."""
+        split: str | None = store.load(self.checkpoint).get("split")
+        return split
+
     def load_checkpoint(self, run: bytes) -> State | None:
         """The last finished round, or None before the first; one of other settings or data is refused."""
         try:
@@ -89,9 +100,10 @@ class Folder:
                 f"{e}; the run cannot go on from it: repeat it with `vitrail run {self.settings} out=...`"
             ) from e
         if not isinstance(tree, dict) or tree.get("run") != run:
+            older = isinstance(tree, dict) and "split" not in tree
             raise VitrailError(
                 f"{self.checkpoint} was made with other settings or other data than {self.settings} names; "
-                "restore them, or start anew in another folder with out="
+                "restore them, or start anew in another folder with out=" + OTHER_SPLIT * older
             )
         return tree
 

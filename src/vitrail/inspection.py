@@ -30,7 +30,13 @@ MEANING = {
 CODED = {("masked", "mask"), ("ensemble", "scores")}  # parts that stand for a number a weight
 STORED = "stored with the weights"
 NONE = "not there: it has GroupNorm"
-LABELS = {"vitrail": "made with vitrail", "data": "trained on", "seed": "seed of the run", "held_out": "share held out"}
+LABELS = {
+    "vitrail": "made with vitrail",
+    "data": "trained on",
+    "seed": "seed of the run",
+    "held_out": "share held out",
+    "split": "held out by",
+}
 RECOMPUTED = "not stored: computed when loading, from noise that a seed gives"
 
 

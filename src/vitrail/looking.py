@@ -84,6 +84,7 @@ def _keep(
         "rounds": s.rounds,
         "seed": s.seed,
         "held_out": s.held_out,
+        "split": plan.split,
         "bytes_up": sum(r["bytes_up"] for r in rows),
         "bytes_down": sum(r["bytes_down"] for r in rows),
         "privacy": ledger.says,
@@ -92,7 +93,7 @@ def _keep(
     if against := plan.against:
         about["trained_against"] = list(against)
         about["features"] = ", ".join(f"{psi}, trained on {TRAINED_ON[psi]}" for psi in against)
-    if plan.notes:
+    if plan.notes and not ledger.private:  # notes may name counts or pixels, which no ε covers
         about["notes"] = list(plan.notes)
     products = plan.method.products(fed.server)
     for name, path in places.items():

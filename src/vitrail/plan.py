@@ -15,6 +15,7 @@ from vitrail.data import load as load_data
 from vitrail.data.partitions import Partition
 from vitrail.data.pictures import Dataset
 from vitrail.data.specs import parse_partition
+from vitrail.data.split import not_held_out
 from vitrail.determinism import device_for
 from vitrail.division import dealt, seen
 from vitrail.engines.secure import check_secure
@@ -44,6 +45,7 @@ class Plan:
     start: store.State | None
     notes: tuple[str, ...]  # what a person should know before it starts
     against: tuple[str, ...]  # networks that this run, or one it starts from, trains against: they may not measure it
+    split: str = ""  # where its test images come from; empty if an earlier run, from which it starts, did not record it
     inherited: Inherited | None = None  # what the run that it starts from has released
     deployed: bool = False  # whether clients are nodes of their own; otherwise they are simulated here
     key: Key | None = None  # signs the ledger; None: a key of the run's own
@@ -121,12 +123,15 @@ def assemble(
         if saw(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
     notes += _privacy_notes(method, shares)
+    split = data.split if settings.start is None or Folder(Path(settings.start)).split else ""
+    if doubt := not_held_out(data, split):
+        notes.append(f"figures of this run: {doubt}")
     folder = Folder(Path(settings.out))
     if method.mechanism is not None and earlier is not None and earlier.flaw:
         notes.append(f"not private, whatever noise is added: {earlier.flaw}")
     plan = Plan(
-        settings, data, shares, clients, method, run, folder, start, tuple(notes), _against(settings), earlier,
-        deployed, key,
+        settings, data, shares, clients, method, run, folder, start, tuple(notes), _against(settings), split,
+        earlier, deployed, key,
     )  # fmt: skip
     _check(plan)
     return plan

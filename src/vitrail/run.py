@@ -195,7 +195,7 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
         return choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", t))
 
     def save() -> None:
-        tree = {"run": plan.id, "federation": fed.tree(), "closed": closed}
+        tree = {"run": plan.id, "federation": fed.tree(), "closed": closed, "split": plan.split}
         store.save(folder.checkpoint, tree, private=True)
         journal.clear()
 

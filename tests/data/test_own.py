@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from vitrail.data import from_arrays, from_torch, load
+from vitrail.data.pictures import Dataset, Pictures
+from vitrail.data.split import hold_out
 from vitrail.errors import Malformed, VitrailError
 
 RNG = np.random.default_rng(0)
@@ -27,11 +29,18 @@ def save(path: Path, mode: str = "RGB", side: tuple[int, int] = (40, 40), value:
     return path
 
 
+def _apart_by_content(data: Dataset) -> None:
+    """Images were held out by a hash of their content, with a share of a half."""
+    train, test = hold_out(Pictures(np.concatenate([data.test.pixels, data.train.pixels])), 0.5)
+    assert np.array_equal(train.pixels, data.train.pixels)
+    assert np.array_equal(test.pixels, data.test.pixels)
+
+
 def test_pictures_in_one_folder_have_no_labels(tmp_path: Path) -> None:
     for i in range(10):
         save(tmp_path / f"{i}.png")
     data = load(f"folder:{tmp_path}")
-    assert (len(data.train), len(data.test), data.shape) == (8, 2, (3, 32, 32))
+    assert (len(data.train) + len(data.test), data.shape) == (10, (3, 32, 32))
     assert data.train.labels is None
     assert data.classes == data.groups == ()
 
@@ -40,23 +49,23 @@ def test_one_level_of_folders_is_both_label_and_group(tmp_path: Path) -> None:
     for name in ("dog", "cat"):
         for i in range(5):
             save(tmp_path / name / f"{i}.png", value=10 if name == "cat" else 200)
-    data = load(f"folder:{tmp_path}", size=8)
+    data = load(f"folder:{tmp_path}", size=8, held_out=0)
     assert data.classes == data.groups == ("cat", "dog")
     assert data.train.labels is not None
     assert (data.train.pixels[:, 0, 0, 0] == np.where(data.train.labels == 0, 10, 200)).all()
-    assert np.bincount(data.test.labels).tolist() == [1, 1]
+    assert np.bincount(data.train.labels).tolist() == [5, 5]
 
 
 def test_two_levels_of_folders_are_client_then_label(tmp_path: Path) -> None:
     for client, label in (("b", "x"), ("b", "y"), ("a", "y")):
         for i in range(5):
             save(tmp_path / client / label / f"{i}.png", "L")
-    data = load(f"folder:{tmp_path}")
+    data = load(f"folder:{tmp_path}", held_out=0)
     assert (data.groups, data.classes, data.shape[0]) == (("a", "b"), ("x", "y"), 1)
     assert data.train.groups is not None
-    assert data.train.groups.tolist() == [0] * 4 + [1] * 8
+    assert data.train.groups.tolist() == [0] * 5 + [1] * 10
     assert data.train.labels is not None
-    assert data.train.labels.tolist() == [1] * 4 + [0] * 4 + [1] * 4
+    assert data.train.labels.tolist() == [1] * 5 + [0] * 5 + [1] * 5
 
 
 def test_train_and_test_folders_are_the_split_when_both_exist(tmp_path: Path) -> None:
@@ -171,7 +180,7 @@ def test_held_out_pictures_are_the_same_in_every_run_and_apart_from_train(tmp_pa
         save(tmp_path / str(i % 3) / f"{i}.png")
     one, two = (load(f"folder:{tmp_path}", held_out=0.3) for _ in range(2))
     assert one.test.digest() == two.test.digest()
-    assert len(one.test) == 6
+    assert (len(one.train) + len(one.test), one.split) == (20, "content")
     assert not {p.tobytes() for p in one.train.pixels} & {p.tobytes() for p in one.test.pixels}
 
 
@@ -220,7 +229,8 @@ def test_npz_conventions_with_a_test_part_are_read(tmp_path: Path, names: tuple[
 def test_npz_of_images_and_labels_is_split(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=GREY, labels=Y)
     data = load(f"npz:{tmp_path / 'a.npz'}", held_out=0.5)
-    assert (len(data.train), len(data.test), data.shape) == (3, 3, (1, 32, 32))
+    assert (len(data.train) + len(data.test), data.shape) == (6, (1, 32, 32))
+    _apart_by_content(data)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +368,8 @@ def test_a_hub_data_set_finds_its_own_columns_and_splits(tmp_path: Path) -> None
 def test_a_hub_data_set_without_labels_or_test_split_is_split(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path, {"train": 6}, labels=False)
     data = load(f"hf:{folder}", home=tmp_path / "home", held_out=0.5)
-    assert (len(data.train), len(data.test), data.train.labels) == (3, 3, None)
+    assert (len(data.train) + len(data.test), data.train.labels) == (6, None)
+    _apart_by_content(data)
 
 
 def test_a_hub_folder_of_pictures_is_read_by_its_sub_folders(tmp_path: Path) -> None:

@@ -1,16 +1,12 @@
-"""Bringing pictures to one size, and which are held out."""
+"""Bringing pictures to one size."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
-from vitrail.data.pictures import Pictures
 from vitrail.data.resize import fit
-from vitrail.data.split import hold_out
 
 RNG = np.random.default_rng(0)
 
@@ -47,23 +43,3 @@ def test_the_central_square_is_kept(height: int, width: int) -> None:
     out = fit(pixels, side)
     top, left = (height - side) // 2, (width - side) // 2
     assert np.array_equal(out, pixels[:, :, top : top + side, left : left + side])
-
-
-@given(
-    labels=st.lists(st.integers(0, 4), min_size=2, max_size=80),
-    share=st.floats(0, 0.7),
-)
-def test_each_label_keeps_its_share_to_within_one_picture(labels: list[int], share: float) -> None:
-    n = len(labels)
-    pixels = np.arange(n, dtype=np.uint8).reshape(n, 1, 1, 1)
-    train, test = hold_out(Pictures(pixels, np.array(labels)), share)
-    assert sorted([*train.pixels.ravel(), *test.pixels.ravel()]) == list(range(n))
-    assert test.labels is not None
-    for k in set(labels):
-        assert abs((test.labels == k).sum() - share * labels.count(k)) <= 1
-
-
-def test_which_pictures_are_held_out_never_changes() -> None:
-    pixels = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1)
-    _, test = hold_out(Pictures(pixels, np.arange(40) % 2), 0.2)
-    assert test.pixels.ravel().tolist() == [6, 17, 19, 20, 25, 26, 31, 32]

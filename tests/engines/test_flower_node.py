@@ -383,6 +383,40 @@ def test_a_node_that_lacks_a_label_may_name_all(plan, tmp_path):
     assert set(labels.tolist()) == {1}
 
 
+def folder_of_pictures(root: Path, n: int = 20) -> Path:
+    root.mkdir(parents=True)
+    for i in range(n):
+        Image.fromarray(np.full((8, 8), i, np.uint8)).save(root / f"{i}.png")
+    return root
+
+
+def test_a_node_trains_on_all_its_pictures_for_it_measures_nothing(plan, tmp_path):
+    folder_of_pictures(tmp_path / "pictures" / "ill")
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
+    held = ours.client(replace(Terms.of(plan), classes=("ill",))).pictures()
+    assert plan.settings.held_out > 0
+    assert sorted(held.pixels[:, 0, 0, 0].tolist()) == list(range(20))
+
+
+def test_a_test_folder_that_a_nodes_owner_set_apart_is_not_trained_on(plan, tmp_path):
+    for part in ("train", "test"):
+        folder_of_pictures(tmp_path / "pictures" / part / "ill", 20 if part == "train" else 4)
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
+    assert len(ours.client(replace(Terms.of(plan), classes=("ill",))).pictures()) == 20
+
+
+@pytest.mark.parametrize(("label", "mode"), [("ill", "RGB"), ("new", "L")])
+def test_a_node_whose_channels_or_labels_changed_since_it_described_itself_refuses(plan, tmp_path, label, mode):
+    folder_of_pictures(tmp_path / "pictures" / "ill")
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
+    described = ours.describe(Terms.of(plan))
+    terms = replace(Terms.of(plan), shape=described.shape, classes=described.classes)
+    (tmp_path / "pictures" / label).mkdir(exist_ok=True)
+    Image.new(mode, (8, 8)).save(tmp_path / "pictures" / label / "new.png")
+    with pytest.raises(VitrailError, match="no longer what it described"):
+        ours.client(terms).pictures()
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

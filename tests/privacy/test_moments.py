@@ -81,19 +81,24 @@ def test_rows_equal_a_plain_computation():
         assert np.abs(row[1 + s.d :] - (second * s.scale).numpy()).max() <= 0.501
 
 
+def test_a_pictures_row_does_not_depend_on_the_pictures_in_its_batch():
+    s, pixels = summary(8), digits().train.pixels[:150]
+    alone = np.concatenate([s.rows(one) for one in np.split(pixels, len(pixels))])
+    assert (alone == s.rows(pixels)).all()
+
+
 @pytest.mark.parametrize("labels_of", ["iid", "by class", "one client has all"])
 def test_any_division_of_pictures_gives_the_same_sums_to_the_bit(labels_of):
     s, train = summary(4), digits().train
     pixels, labels = train.pixels[:192], train.labels[:192]
     order = np.arange(192) if labels_of == "iid" else np.argsort(labels, kind="stable")
     cuts = [192] if labels_of == "one client has all" else [20, 90, 91, 150]
-    # Given the same features: batches of 64 may differ in a last bit, so each picture's are computed once.
     rows = s.rows(pixels)
     whole = np.stack([rows[labels == c].sum(0) for c in range(10)])
     parts = [np.stack([rows[i][labels[i] == c].sum(0) for c in range(10)]) for i in np.split(order, cuts)]
     assert (sum(parts) == whole).all()
     direct = sum(class_sums(s, pixels[i], labels[i], 10) for i in np.split(order, cuts))
-    assert np.abs(direct - whole).max() <= 2  # features computed anew, in other batches
+    assert (direct == whole).all()  # features computed anew, in other batches, one of them of a single picture
 
 
 def test_noise_has_the_deviation_that_was_asked_for():

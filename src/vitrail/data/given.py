@@ -12,7 +12,7 @@ from vitrail.data.arrays import as_labels, as_pictures, gather
 from vitrail.data.decode import is_grey, planes
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.data.resize import fit, side
-from vitrail.data.split import check_share, hold_out
+from vitrail.data.split import CONTENT, check_share, hold_out
 from vitrail.errors import VitrailError
 
 
@@ -28,9 +28,12 @@ def from_arrays(
 ) -> Dataset:
     """A data set of arrays (n, h, w), (n, h, w, c) or (n, c, h, w), of bytes or of floats from 0 to 1.
 
-    >>> data = from_arrays(np.zeros((10, 28, 28)), ["cat", "dog"] * 5)
+    Without test images, each image is held out with probability `held_out`, by a hash of its pixels: duplicates are on
+    the same side.
+
+    >>> data = from_arrays(np.eye(28)[:, :, None] * np.linspace(0, 1, 28), ["cat", "dog"] * 14)
     >>> data.shape, data.classes, len(data.train), len(data.test)
-    ((1, 32, 32), ('cat', 'dog'), 8, 2)
+    ((1, 32, 32), ('cat', 'dog'), 20, 8)
     """
     train, test, classes = gather((images, labels), (test_images, test_labels), side(size), name)
     return _dataset(name, train, test, classes, held_out)
@@ -57,9 +60,9 @@ def _stacked(pixels: list[NDArray[np.uint8]], channels: int) -> NDArray[np.uint8
 
 def _dataset(name: str, train: Pictures, test: Pictures | None, classes: tuple[str, ...], held_out: float) -> Dataset:
     check_share(held_out)
-    if test is None:
-        train, test = hold_out(train, held_out)
-    return Dataset(name, train, test, classes)
+    if test is not None:
+        return Dataset(name, train, test, classes)
+    return Dataset(name, *hold_out(train, held_out), classes, split=CONTENT)
 
 
 def _listed(dataset: Any, name: str, size: int) -> tuple[list[NDArray[np.uint8]], list[Any] | None]:

@@ -60,7 +60,7 @@ def partition(spec: str, data: Dataset, clients: int, rng: np.random.Generator, 
     >>> from vitrail.data import load
     >>> p = partition("iid", load("digits"), 4, np.random.default_rng(0), server_share=0.1)
     >>> p.names, [len(i) for i in p.indices], len(p.server)
-    (('client-0', 'client-1', 'client-2', 'client-3'), [324, 324, 323, 323], 144)
+    (('client-0', 'client-1', 'client-2', 'client-3'), [323, 323, 323, 322], 143)
     """
     parsed = parse_partition(spec)
     if clients < 1:

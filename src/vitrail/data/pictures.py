@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.data.split import OWN
+
 
 @dataclass(frozen=True)
 class Pictures:
@@ -56,6 +58,7 @@ class Dataset:
     classes: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    split: str = OWN  # where the test images come from: a test set of its own, or a hash of each image
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from vitrail.data.lookup import find, present
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.data.progress import Progress
 from vitrail.data.specs import SourceSpec
-from vitrail.data.split import hold_out
+from vitrail.data.split import CONTENT, OWN, hold_out
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Request:
         groups: tuple[str, ...] = (),
     ) -> Dataset:
         """The data set of these pictures; without test pictures, some are held out."""
+        split = OWN if test is not None else CONTENT
         if test is None:
             train, test = hold_out(train, self.held_out)
-        return Dataset(str(self.source), train, test, classes, attributes, groups)
+        return Dataset(str(self.source), train, test, classes, attributes, groups, split)

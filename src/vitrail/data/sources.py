@@ -51,9 +51,12 @@ def load(
 ) -> Dataset:
     """The data that a setting such as `mnist5k`, `cifar10:1` or `folder:PATH` names, as size x size pictures.
 
+    Where the data has no test set of its own, each image is held out with probability `held_out`, by a hash of its
+    pixels.
+
     >>> digits = load("digits", size=8)
     >>> len(digits.train), len(digits.test), digits.shape
-    (1438, 359, (1, 8, 8))
+    (1442, 355, (1, 8, 8))
     """
     source = parse_source(spec)
     check_share(held_out)

@@ -1,7 +1,13 @@
-"""Holding pictures out where a data set does not say which."""
+"""The hold-out split of data without a test set of its own.
+
+Whether an image is held out depends on its own pixels only: not on its position, file name, label or group, nor on any
+other image. So adding, removing or replacing one image changes the side of no other image, and duplicates are always
+on the same side. The share is met on average: of n distinct images, Binomial(n, share) are held out.
+"""
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,11 +16,14 @@ from numpy.typing import NDArray
 from vitrail.errors import VitrailError
 
 if TYPE_CHECKING:
-    from vitrail.data.pictures import Pictures
+    from vitrail.data.pictures import Dataset, Pictures
 
-# A constant, and not the run's seed: the held-out pictures are the same in every run, so that a run is never
+# A constant, and not the run's seed: the held-out images are the same in every run, so that a run is never
 # measured on what an earlier one, from which it started, was trained on.
-_KEY = int.from_bytes(b"vitrail held-out")
+_KEY = b"vitrail held-out"
+
+OWN = "own"  # the data set has a test set of its own
+CONTENT = "content"  # held out by a hash of each image; version 0.1.0 held images out by position and recorded nothing
 
 
 def check_share(held_out: float) -> None:
@@ -24,21 +33,49 @@ def check_share(held_out: float) -> None:
 
 
 def hold_out(pictures: Pictures, share: float) -> tuple[Pictures, Pictures]:
-    """Train and held-out pictures: the same share of every label in every group, chosen by position alone."""
+    """Split images into training and held-out ones by a hash of each image.
+
+    Args:
+        pictures: All images, decoded and resized: at another size, other images are held out.
+        share: The probability that an image is held out.
+
+    Returns:
+        The training images and the held-out images, each in their original order.
+
+    Raises:
+        VitrailError: If no image is left to train on.
+    """
     n = len(pictures)
-    keys = [k for k in (pictures.labels, pictures.groups) if k is not None]
-    test = _stratified(n, keys, share)
+    test = _hashes(pictures.pixels) < np.uint64(int(share * 2.0**64))
     if n and test.all():
-        raise VitrailError(f"held_out={share}: leaves none of {n} pictures to train on; hold out less")
+        raise VitrailError(
+            f"held_out={share}: leaves none of {n} pictures to train on; hold out less. "
+            "Each picture is held out with this probability, by a hash of its content"
+        )
     return pictures.take(np.flatnonzero(~test)), pictures.take(np.flatnonzero(test))
 
 
-def _stratified(n: int, keys: list[NDArray[np.int64]], share: float) -> NDArray[np.bool_]:
-    """Shuffled, sorted by stratum, every (1/share)-th is taken: a stratum keeps its share to within one."""
-    # The raw bits of a bit generator are the only ones NumPy promises never to change between versions.
-    shuffle = np.random.Philox(key=_KEY).random_raw(n)
-    order = np.lexsort((shuffle, *keys))
-    chosen = np.diff(np.floor(np.arange(n + 1) * share + 0.5)) > 0
-    test = np.zeros(n, np.bool_)
-    test[order] = chosen
-    return test
+def not_held_out(data: Dataset, recorded: str | None) -> str:
+    """Return why test images of `data` may not be held out for a model that was trained on it; empty if they are.
+
+    Args:
+        data: The data that the model was trained on, as this version splits it.
+        recorded: The split in the model file or checkpoint; None or empty if it records none.
+    """
+    if data.split == OWN or recorded:
+        return ""
+    return (
+        "not held out, because the model, or one it started from, is of version 0.1.0, which split the data by "
+        "position: it may have been trained on some of these pictures"
+    )
+
+
+def _hashes(pixels: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """A keyed 64-bit hash of each image."""
+    prefix = blake2b(f"{pixels.dtype}{pixels.shape[1:]}".encode(), key=_KEY, digest_size=8)
+    digests = bytearray()
+    for image in np.ascontiguousarray(pixels):
+        one = prefix.copy()
+        one.update(image.data)
+        digests += one.digest()
+    return np.frombuffer(bytes(digests), "<u8").astype(np.uint64)

@@ -17,11 +17,12 @@ from vitrail.data import load as load_data
 from vitrail.data.domains import held_out
 from vitrail.data.pictures import Dataset
 from vitrail.data.specs import parse_partition
+from vitrail.data.split import not_held_out
 from vitrail.engines.client import private_file
 from vitrail.errors import VitrailError
 from vitrail.evaluate.evaluation import evaluate
 from vitrail.evaluate.kept import Column, file_digest, read
-from vitrail.evaluate.measure import Measure
+from vitrail.evaluate.measure import Measure, with_note
 from vitrail.folder import Folder
 from vitrail.personal import load_of_client
 from vitrail.report.evaluation import with_interval
@@ -56,6 +57,7 @@ def evaluate_clients(
         if found is None:
             own = replace(data, test=held_out(data, domain, s.seed)) if domain else data
             found = evaluate(load_of_client(run, name), own, families=chosen, tell=tell, **more)
+            found = with_note(found, not_held_out(data, place.split))
         columns.append(Column(name, f"clients/{file.name}", file_digest(file), asked, found))
     return data, columns
 

@@ -35,7 +35,7 @@ def file_digest(path: Path) -> str:
 def write(path: Path, data: Dataset, columns: Sequence[Column]) -> None:
     """Keep an evaluation; what an earlier one found of the same models on the same pictures stays beside it."""
     _, test = halves(data.test)
-    about = {"data": data.name, "real": f"{len(test):,} held-out pictures", "content": test.digest()}
+    about = {"data": data.name, "real": f"{len(test):,} test images", "content": test.digest()}
     new: list[dict[str, Any]] = [asdict(c) for c in columns]
     others: list[dict[str, Any]] = []
     earlier = _load(path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +34,11 @@ class Measure:
     better: Literal["lower", "higher", ""]
     extractor: str = ""
     note: str = ""
+
+
+def with_note(measures: Sequence[Measure], note: str) -> list[Measure]:
+    """Return the measures, each with this note first; an empty note changes nothing."""
+    return [replace(m, note="; ".join(filter(None, (note, m.note)))) for m in measures]
 
 
 def share(hits: Values) -> Bounded:

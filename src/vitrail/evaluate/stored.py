@@ -11,11 +11,12 @@ from vitrail.artifact import Classifier, Generator, kind_of, load, load_classifi
 from vitrail.config import Settings
 from vitrail.data import load as load_data
 from vitrail.data.pictures import Dataset
+from vitrail.data.split import not_held_out
 from vitrail.determinism import one_thread
 from vitrail.errors import VitrailError
 from vitrail.evaluate.evaluation import check_families, check_fits, evaluate, halves
 from vitrail.evaluate.kept import Column, file_digest
-from vitrail.evaluate.measure import Measure
+from vitrail.evaluate.measure import Measure, with_note
 from vitrail.evaluate.oracle import accuracy
 from vitrail.folder import Folder, public_name
 from vitrail.problems import GIVEN, NODES
@@ -60,6 +61,8 @@ def evaluate_stored(
             measures += evaluate(model, found, families=drawn, tell=tell, **more)
         if classifier and (chosen is None or "classifier" in chosen):
             measures.append(_accuracy(classifier, found))
+        if public_name(found.name) == model.about.get("data"):
+            measures = with_note(measures, not_held_out(found, model.about.get("split")))
         if not measures:
             what = "made no classifier" if isinstance(model, Generator) else "is a classifier, which makes no pictures"
             raise VitrailError(

@@ -202,7 +202,7 @@ def feature_sums(settings: Releasing, data: Pictures) -> NDArray[np.int64]:
         return {"sums": class_sums(summary, data.pixels, labels_of(data, classes), kinds)}
 
     _, named = public_features(settings.features, settings.layers, settings.task.device)
-    sums: NDArray[np.int64] = remember("sums", f"{named} {summary.key} {kinds} {data.digest()}", compute)["sums"]
+    sums: NDArray[np.int64] = remember("sums", f"2 {named} {summary.key} {kinds} {data.digest()}", compute)["sums"]
     return sums
 
 

@@ -3,8 +3,10 @@
 Every picture becomes one row of whole numbers: its share of the count, ψ̂ = ψ/|ψ| and ψ̂² = ψ²/|ψ²|, pooled to a few
 places, times a grid g. Rows are added up by class. Features are never negative (ReLU), so two rows of one part are at
 most √2·g apart, and replacing one picture by another moves the sums by at most Δ·g, Δ = √(2·(2 + w²)), w the count's
-weight; without labels the number of pictures stays and Δ = 2. Whole numbers add up to the same bits however the
-pictures are divided among clients.
+weight; without labels the number of pictures stays and Δ = 2. An image that is added or removed, as when the hold-out
+split puts an image and its replacement on different sides, moves the sums by at most √(2 + w²)·g, which is less than
+either Δ: the count is part of the noised sums and leaves in no other way. Whole numbers add up to the same bits however
+the pictures are divided among clients.
 
 The idea of releasing feature moments once is that of DP-MERF and DP-MEPF (Harder et al. 2021, 2023); here federated.
 """
@@ -83,9 +85,12 @@ class Summary:
 
     def whole(self, pixels: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
         """Both parts of pictures' rows on the grid, as doubles that are whole numbers."""
+        n = len(pixels)
+        if n == 1:  # a batch of one runs other kernels, whose last bits differ; a row must not depend on other images
+            pixels = np.concatenate([pixels, pixels])
         with torch.no_grad():
-            first, second = self.pair(to_float(pixels).to(self.psi.mean.device))
-            return torch.round(first.double() * self.scale), torch.round(second.double() * self.scale)
+            first, second = (part[:n].double() for part in self.pair(to_float(pixels).to(self.psi.mean.device)))
+            return torch.round(first * self.scale), torch.round(second * self.scale)
 
     def rows(self, pixels: NDArray[np.uint8]) -> Sums:
         """Each picture's row (n, 1 + 2d): what it adds to its class."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from vitrail.artifact import open_model
 from vitrail.atomic import write_atomically
 from vitrail.config import Settings
 from vitrail.data.decode import decode
+from vitrail.data.split import not_held_out
 from vitrail.engines.client import private_file
 from vitrail.errors import VitrailError
 from vitrail.evaluate.kept import Column
@@ -113,7 +115,10 @@ def open_run(run: str | Path, given: Any = None) -> Opened:
     states = {name: store.load(path)["state"] for name, path in files.items() if path.exists()}
     if not states:
         raise VitrailError(f"{place.clients} holds no client's file; style is in those alone, so nothing can be done")
-    server = store.load(place.checkpoint)["federation"]["server"]
+    checkpoint = store.load(place.checkpoint)
+    if doubt := not_held_out(data, checkpoint.get("split")):
+        warnings.warn(f"{run}: test images are {doubt}", stacklevel=2)
+    server = checkpoint["federation"]["server"]
     return Opened(settings, Trained.of(method, server, states), views_of(data, shares, settings.seed, list(states)))
 
 

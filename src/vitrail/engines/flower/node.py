@@ -322,7 +322,8 @@ class Node:
     def _load(self, s: Settings) -> Dataset:
         from vitrail.data.sources import load
 
-        data = load(self.data, size=s.size, held_out=s.held_out)
+        # A node measures nothing, so it trains on all its images; a share for trials is that of a simulated client.
+        data = load(self.data, size=s.size, held_out=s.held_out if self.partition else 0.0)
         if self.classes:
             data = _named(data, tuple(word.strip() for word in self.classes.split(",")))
         if not self.partition:

@@ -76,6 +76,7 @@ def audit_run(
             f"--r is for eavesdroppers on a secret generator, and {plan.settings.method} has none; leave --r out, or "
             "give a run of psfedgan"
         )
+    place.load_checkpoint(plan.id)  # refuses other data: its members would not be what the run was trained on
     factors = check_r(r or R)
     generator = load(place.model) if place.model.exists() else None
     rng = Rng((seed,)).child("audit")

@@ -39,13 +39,15 @@ class DpFedGan(Private):
     privacy: Annotated[
         Literal["none", "dp-fedavg"], Field(description="dp-fedavg: clip clients' updates of D and noise their sum")
     ] = "none"
-    clip: Annotated[float, Field(gt=0, description="privacy: largest norm of a client's update of D (C)")] = 1.0
+    clip: Annotated[
+        float, Field(ge=1e-6, le=1e4, description="privacy: largest norm of a client's update of D (C)")
+    ] = 1.0
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's pictures in a round")] = 1
     batch: Annotated[int, Field(ge=2, description="pictures in a step")] = 64
     g_steps: Annotated[int, Field(ge=1, description="steps of G on the server in a round")] = 10
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate, of D and of G")] = 2e-4
+    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate, of D and of G")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
     wire: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"

@@ -48,7 +48,11 @@ class Moments(MaskSettings):
 
     most: Annotated[
         int,
-        Field(ge=1, description="with secure=: pictures of one class that a client counts; it keeps back what is more"),
+        Field(
+            ge=1,
+            le=10**8,
+            description="with secure=: pictures of one class that a client counts; it keeps back what is more",
+        ),
     ] = 16_000
 
     mechanisms: ClassVar = ("moments",)

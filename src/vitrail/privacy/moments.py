@@ -82,10 +82,15 @@ class Summary:
         return f, square / square.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
     def whole(self, pixels: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
-        """Both parts of pictures' rows on the grid, as doubles that are whole numbers."""
+        """Both parts of pictures' rows on the grid, as doubles that are whole numbers; not finite ones become zeros."""
         with torch.no_grad():
             first, second = self.pair(to_float(pixels).to(self.psi.mean.device))
-            return torch.round(first.double() * self.scale), torch.round(second.double() * self.scale)
+            return self._on_grid(first), self._on_grid(second)
+
+    def _on_grid(self, rows: Tensor) -> Tensor:
+        """Rows of norm at most 1 as whole numbers."""
+        usable = rows.isfinite().all(1, keepdim=True)
+        return torch.round(torch.where(usable, rows, 0).double() * self.scale)
 
     def rows(self, pixels: NDArray[np.uint8]) -> Sums:
         """Each picture's row (n, 1 + 2d): what it adds to its class."""

@@ -93,6 +93,7 @@ def assemble(
         device_for(settings.device),
         settings.secure,
         settings.entropy,
+        images=max(map(len, shares.indices), default=0),
     )
     method = config.build_method(settings, task)
     start, start_digest = _earlier(settings)

@@ -35,6 +35,7 @@ class Task:
     device: str = "cpu"
     secure: int = 0  # secure aggregation: how many clients must remain to open a sum; 0: off
     entropy: Literal["seed", "os"] = "seed"  # where noise comes from: the run's seed (a simulation), or the system
+    images: int = 0  # most images of any client, where the server knows it (in simulation); 0: unknown
 
 
 @dataclass(frozen=True)

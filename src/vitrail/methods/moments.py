@@ -25,7 +25,7 @@ from vitrail.methods.prism_loss import Averaged, feature_sums, matching, summary
 from vitrail.nets.features import parse_layers, plan_of
 from vitrail.nets.moments import Moments as FakeMoments
 from vitrail.privacy.mechanism import Mechanism, Noise
-from vitrail.privacy.moments import noise_share, noised, pack, pooled_size, sensitivity, unpack, why
+from vitrail.privacy.moments import Plausible, noise_share, noised, pack, pooled_size, sensitivity, unpack, why
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire import scores
@@ -51,7 +51,8 @@ class Moments(MaskSettings):
         Field(
             ge=1,
             le=10**8,
-            description="with secure=: pictures of one class that a client counts; it keeps back what is more",
+            description="images of one class that a client may count. With secure=: the client cuts off what is more; "
+            "else, in deployment, the server refuses more",
         ),
     ] = 16_000
 
@@ -126,9 +127,15 @@ class Moments(MaskSettings):
         self.mechanism  # noqa: B018  an ε that cannot be had shows here
         if self.task.secure:
             return {"sums": Declared("sum", "int64", self.numbers, limit=self.largest)}
-        return {
-            "sums": Declared("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: unpack(a, self.numbers))
-        }
+        return {"sums": Declared("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: self.unpacked(a))}
+
+    def unpacked(self, coded: Array) -> Array:
+        """One client's sums, if so many images could give them."""
+        summary, sums = summary_of(self), unpack(coded, self.numbers)
+        most = self.task.images or self.most
+        expected = Plausible(summary.d, summary.grid, summary.count, self.sigma, most, self.task.images)
+        expected.check(sums.reshape(self.kinds, -1))
+        return sums
 
     # -- server -----------------------------------------------------------------------------------------------------
 

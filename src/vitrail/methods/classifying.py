@@ -88,7 +88,10 @@ class Classifying(Simple):
         with torch.device("meta"):
             size = vector_size(self.net())
         one = Declared("sum", "float32", 1)
-        parts = {"network": Declared("sum", "float32", size), "weight": Declared("sum", "float32", 1, least=0)}
+        parts = {
+            "network": Declared("sum", "float32", size, over="weight"),
+            "weight": Declared("sum", "float32", 1, least=0),
+        }
         return {**parts, "metric.loss": one}
 
     # -- server ---------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from vitrail.data.pictures import Pictures
 from vitrail.methods import gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy import dpfedavg
@@ -73,7 +73,10 @@ class DpFedGan(Private):
             size = vector_size(self.discriminator())
         if self.mechanism:
             return {"discriminator": Declared("sum", self.wire, size, self.clip)}
-        return {"discriminator": Declared("sum", self.wire, size), "metric.loss_d": Declared("sum", "float32", 1)}
+        return {
+            "discriminator": Declared("sum", self.wire, size, over=CLIENTS),
+            "metric.loss_d": Declared("sum", "float32", 1),
+        }
 
     # -- server ---------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.errors import VitrailError
 from vitrail.methods import fedgan_private as private
 from vitrail.methods import gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, learned, to_vector, vector_size
 from vitrail.privacy import dpfedavg, dpsgd
@@ -128,7 +128,8 @@ class FedGan(Private):
         if self.mechanism and self.privacy == "dp-fedavg":
             size = {name: int(learned(nets[name]).sum()) for name in self.uploaded}
             return {name: Declared("sum", self.wire, size[name], self.clip) for name in self.uploaded}
-        parts = {name: Declared("sum", self.wire, vector_size(nets[name])) for name in self.uploaded}
+        over = CLIENTS if self.mechanism else "weight"
+        parts = {name: Declared("sum", self.wire, vector_size(nets[name]), over=over) for name in self.uploaded}
         if self.mechanism:  # how many pictures a client has, and how well it does, tell of its pictures
             return parts
         one = Declared("sum", "float32", 1)

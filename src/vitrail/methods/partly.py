@@ -109,7 +109,9 @@ class Partly(Simple):
         with torch.device("meta"):
             nets = self.networks()
         one = Declared("sum", "float32", 1)
-        parts = {name: Declared("sum", self.wire, int(learned(nets[name]).sum())) for name in self.federated}
+        parts = {
+            name: Declared("sum", self.wire, int(learned(nets[name]).sum()), over="weight") for name in self.federated
+        }
         metrics = {f"metric.{name}": one for name in self.metrics}
         return {**parts, "weight": Declared("sum", "float32", 1, least=0), **metrics}
 

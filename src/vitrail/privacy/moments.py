@@ -239,7 +239,7 @@ class Plausible:
             if (norms > allowed).any():
                 worst = int(np.argmax(norms - allowed))
                 raise Malformed(
-                    f"its sums of class {worst} are those of at least {norms[worst] / self.grid:,.0f} images; it counts "
+                    f"its sums of class {worst} need at least {norms[worst] / self.grid:,.0f} images; it counts "
                     f"{counted[worst] / self.count:,.0f}"
                 )
 

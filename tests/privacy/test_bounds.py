@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.federation import PRIVATE, digits, quick, rivals
+from tests.federation import PRIVATE, digits, federate, quick, rivals
 from vitrail import config
+from vitrail.engines.flower.terms import Terms
 from vitrail.errors import VitrailError
 from vitrail.methods import METHODS, prism_privacy
 from vitrail.methods.base import Incoming
@@ -90,6 +91,12 @@ def test_no_learning_rate_lets_labels_that_a_client_lacks_show_in_its_masks():
     threes = digits().train.take(np.flatnonzero(digits().train.labels == 3)[:12])
     never = ~np.any(list(masks(method, threes)), axis=0)
     assert never.mean() < 0.05
+
+
+def test_a_client_whose_training_breaks_down_answers_every_round(tmp_path):
+    method = replace(quick("prism", rounds=2, **MASKS), lr=1e39)
+    _, outcomes, _ = federate(method, tmp_path, holds={"client-0": np.arange(12)})
+    assert [o.answered for o in outcomes] == [["client-0"], ["client-0"]]
 
 
 # -- DP-SGD -------------------------------------------------------------------------------------------------------------
@@ -279,6 +286,12 @@ def test_no_setting_of_a_method_may_be_a_number_that_overflows(method):
         for value in (1e39, -1e39, math.nan, math.inf):
             with pytest.raises(BadSettings, match=name):
                 config.resolve(method, {name: value})
+
+
+@pytest.mark.parametrize("setting", ["lr", "update_norm", "noise_multiplier", "epsilon"])
+def test_a_node_refuses_a_servers_settings_that_overflow(setting):
+    with pytest.raises(BadSettings, match=setting):
+        Terms({"method": "prism", "privacy": "mask-update", setting: 1e39}).resolved()
 
 
 def test_the_battery_knows_every_mechanism():

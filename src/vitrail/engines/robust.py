@@ -104,8 +104,8 @@ def check_robust(method: Method, asked: int) -> None:
         if d.how == "sum" and not averaged:
             raise VitrailError(
                 f"{how}: part {name!r} is used as a sum, not as a mean over clients, with these settings; "
-                "available are fedgan (not with privacy=dp-fedavg), dpfedgan without privacy, padpaf, padpafvae, ditto, "
-                "fedavg, fedprox, naivemix, fedmix and sdafl"
+                "available are fedgan (not with privacy=dp-fedavg), dpfedgan without privacy, padpaf, padpafvae, "
+                "ditto, fedavg, fedprox, naivemix, fedmix and sdafl"
             )
     if not any(d.over for d in method.declares().values()):
         raise VitrailError(f"{how}: this method averages nothing over clients; use aggregation=mean")

@@ -5,6 +5,9 @@ central data (Harder, Jalali, Sutherland, Park; 2023). In round 0 every client s
 privacy/moments.py says; all later rounds are the server's alone and follow from them, so ε does not grow. Sums add up:
 how pictures are divided among clients changes nothing but the noise. With secure aggregation the server sees the total
 alone, and each client adds only its share of one noise.
+
+Where the server sees single replies, it refuses sums that the images they count cannot give
+(privacy/moments.py, Plausible).
 """
 
 from __future__ import annotations

@@ -40,6 +40,16 @@ class Settings(BaseModel):
     per_round: Annotated[int | None, Field(ge=1, description="clients drawn for each round; all by default")] = None
     dropout: Annotated[float, Field(ge=0, lt=1, description="simulated chance that a client does not answer")] = 0.0
     quorum: Annotated[int, Field(ge=1, description="answers a round needs; with fewer the model stays as it was")] = 1
+    aggregation: Annotated[
+        Literal["mean", "median", "trimmed_mean"],
+        Field(
+            description="how the server combines clients' models; median and trimmed_mean withstand a few false ones"
+        ),
+    ] = "mean"
+    trim: Annotated[
+        float,
+        Field(gt=0, lt=0.5, description="trimmed_mean: share of the clients removed at either end, per coordinate"),
+    ] = 0.1
     secure: Annotated[
         int, Field(ge=0, description="secure aggregation: clients that must remain to open a sum; 0: none is used")
     ] = 0
@@ -94,6 +104,10 @@ FREE = (
     "tensorboard",
     "from",
 )  # settings that cannot change a bit, or count by their content
+LATER = {
+    "aggregation": "mean",
+    "trim": 0.1,
+}  # newer than version 0.1.0: at these values a run keeps the id it had there
 
 
 @cache
@@ -207,6 +221,7 @@ def to_toml(settings: Settings, version: str) -> str:
 def identity(settings: Settings, *content: str) -> bytes:
     """A name for all that decides a run's bits: settings, and the content of its data and of what it starts from."""
     decides = {k: v for k, v in to_dict(settings).items() if k not in FREE}
+    decides = {k: v for k, v in decides.items() if LATER.get(k) != v}
     return digest("run", tomli_w.dumps(dict(sorted(decides.items()))), *content)
 
 

@@ -18,6 +18,7 @@ from vitrail.data.specs import parse_partition
 from vitrail.data.split import not_held_out
 from vitrail.determinism import device_for
 from vitrail.division import dealt, seen
+from vitrail.engines.robust import check_robust
 from vitrail.engines.secure import check_secure
 from vitrail.errors import VitrailError
 from vitrail.folder import Folder
@@ -113,6 +114,9 @@ def assemble(
         device_for(settings.device),
         settings.secure,
         settings.entropy,
+        aggregation=settings.aggregation,
+        trim=settings.trim,
+        images=max(map(len, shares.indices), default=0),
     )
     method = config.build_method(settings, task)
     start, start_digest, start_run = _earlier(settings)
@@ -202,6 +206,8 @@ def _check(plan: Plan) -> None:
 
         check_flower()
     plan.method.declares()  # a network that cannot be built for these pictures shows here, or an ε that cannot be had
+    if s.aggregation != "mean":
+        check_robust(plan.method, asked)
     if s.secure:
         check_secure(plan.method, asked)
     if plan.start is not None:

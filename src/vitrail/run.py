@@ -288,6 +288,7 @@ def _row(o: Outcome, seconds: float) -> dict[str, Any]:
         "asked": o.asked,
         "answered": len(o.answered),
         "left_out": o.left_out,
+        **({"far_from_others": o.far} if o.far else {}),
         "void": o.void,
         "bytes_up": sum(o.up.values()),
         "bytes_down": sum(o.down.values()),

@@ -34,6 +34,7 @@ class Terminal:
         self.up = self.down = 0
         self.folder: Path | None = None  # known once a run has begun
         self.interrupted = False
+        self.far: set[str] = set()  # clients that were reported as far from the others
         self.before: Any = None  # how Ctrl-C was handled
         self.progress = Progress(
             TextColumn("round"),
@@ -104,6 +105,11 @@ class Terminal:
             )
         if len(outcome.left_out) > 5:
             self.console.print(f"[yellow]... and {len(outcome.left_out) - 5} more; metrics.jsonl has all[/yellow]")
+        for client, note in list(outcome.far.items())[:5]:
+            if client not in self.far:  # once per run; metrics.jsonl has every round
+                said = f"round {outcome.round + 1}: {client} is far from the others: {note}"
+                self.console.print(f"[yellow]{escape(said)}[/yellow]")
+        self.far |= set(outcome.far)
         if outcome.void:
             self.console.print(
                 f"[yellow]round {outcome.round + 1}: {escape(outcome.void)}; the model stays as it was[/yellow]"

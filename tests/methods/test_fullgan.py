@@ -138,7 +138,7 @@ def test_with_dp_sgd_neither_labels_nor_losses_leave():
 
 def test_a_gan_that_is_no_longer_finite_stays_with_its_client():
     with pytest.raises(VitrailError, match="lower lr"):
-        one_round(small(lr=1e30, steps=4))
+        one_round(replace(small(steps=4), lr=1e30))
 
 
 @pytest.mark.parametrize("name", ["fullgan", "psfedgan"])

@@ -12,8 +12,9 @@ from vitrail.errors import VitrailError
 from vitrail.methods.base import Incoming, Task
 from vitrail.methods.prism_loss import summary_of
 from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.moments import pack, unpack
 from vitrail.rng import Rng
-from vitrail.wire.message import decode
+from vitrail.wire.message import decode, encode, make_part
 
 
 def build(secure=0, clients=3, **settings):
@@ -124,3 +125,81 @@ def test_secure_sums_have_room_for_as_many_pictures_as_is_said():
         rows = reply.parts["sums"].reshape(10, -1)
         assert rows[3, 0] / summary_of(method).count == counted
         assert np.abs(rows).max() <= method.largest <= method.declares()["sums"].limit
+
+
+# -- clients that lie about their sums ----------------------------------------------------------------------------------
+
+
+def reported(method, change):
+    """What client-1 sends once `change` was applied to its sums, (classes, 1 + 2d)."""
+
+    def spoil(_, client, data):
+        if client != "client-1":
+            return data
+        message = decode(data)
+        sums = unpack(message.parts[0].array(), method.numbers).reshape(method.kinds, -1)
+        return encode(replace(message, parts=(make_part("sums", "bytes", pack(change(sums), method.sigma)),)))
+
+    return spoil
+
+
+def of_images(n, part):
+    """A change of sums: n times as many images in the count, in the features, or in both."""
+
+    def change(sums):
+        out = sums.copy()
+        out[:, {"count": slice(0, 1), "features": slice(1, None), "both": slice(None)}[part]] *= n
+        return out
+
+    return change
+
+
+LIES = {
+    "sums 1000 times as large": of_images(1000, "both"),
+    "features 1000 times as large": of_images(1000, "features"),
+    "a count of a million": lambda sums: np.hstack([sums[:, :1] * 0 + 10**9, sums[:, 1:]]),
+    "features of less than nothing": lambda sums: np.hstack([sums[:, :1], -30 * np.abs(sums[:, 1:]) - 10**6]),
+    "one feature of a million images": lambda sums: np.hstack([sums[:, :-1], sums[:, -1:] + 10**10]),
+    "all images in every class": lambda sums: np.repeat(sums.sum(0, keepdims=True), 10, 0),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("settings", [{"privacy": "none"}, {"epsilon": 9.8}])
+def test_sums_that_no_such_number_of_images_gives_exclude_the_client(tmp_path, settings, lie):
+    method = build(**settings)
+    method = replace(method, task=replace(method.task, images=24))
+    fed, (outcome, *_), _ = federate(method, tmp_path / "a", rounds=1, spoil=reported(method, LIES[lie]))
+    assert outcome.answered == ["client-0", "client-2"]
+    assert outcome.left_out["client-1"].startswith("reply refused: it")
+    assert not outcome.void
+    others = {name: held for name, held in shares().items() if name != "client-1"}
+    alone, *_ = federate(method, tmp_path / "b", rounds=1, holds=others)
+    assert (fed.server["sums"] == alone.server["sums"]).all()
+
+
+def test_in_deployment_the_setting_bounds_what_a_client_counts(tmp_path):
+    """There the server does not know how many images a client has."""
+    lie = of_images(1000, "both")
+    counted = {}
+    for most in (16_000, 50):
+        method = build(privacy="none", most=most)
+        _, (outcome, *_), _ = federate(method, tmp_path / str(most), rounds=1, spoil=reported(method, lie))
+        counted[most] = outcome.left_out.get("client-1", "")
+    assert counted[16_000] == ""
+    assert "images of one class; at most 50 are accepted" in counted[50]
+
+
+@pytest.mark.parametrize("settings", [{"epsilon": 0.2}, {"epsilon": 1.0}, {"epsilon": 9.8}, {"privacy": "none"}])
+@pytest.mark.parametrize("labels", [10, 0])
+def test_honest_sums_are_never_refused(settings, labels):
+    """Also where the bound is as tight as it may be, and all images are of one class."""
+    for held in (
+        digits().train.take(np.arange(24)),
+        digits().train.take(np.flatnonzero(digits().train.labels == 3)[:24]),
+    ):
+        method = build(**settings)
+        method = replace(method, task=replace(method.task, images=24, classes=labels))
+        for seed in range(25 if method.sigma else 1):
+            _, reply = method.client_round({}, Incoming(0, {}), held, Rng((seed,)))
+            assert method.unpacked(reply.parts["sums"]).size == method.numbers

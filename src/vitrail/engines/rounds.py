@@ -17,12 +17,12 @@ from vitrail.engines.replies import (
     InTurn,
     Relay,
     Taken,
-    Tally,
     each_of,
     read_reply,
     relays_of,
     still_under_way,
 )
+from vitrail.engines.robust import Norms, tally_for
 from vitrail.errors import Malformed
 from vitrail.methods.base import Declared, Method, Sums
 from vitrail.rng import Rng
@@ -40,6 +40,7 @@ class Outcome:
     up: dict[str, int] = field(default_factory=dict)
     answered: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    far: dict[str, str] = field(default_factory=dict)  # clients whose replies are far from the others', and how far
     metrics: dict[str, float] = field(default_factory=dict)
     floats_up: int = 0  # what the same arrays would have cost as float32
     floats_down: int = 0
@@ -103,7 +104,7 @@ def play(
 
         sums = gather(method, post, who, ask, tell)
         return close(method, fed, server, who, outcome, sums, rng, quorum)
-    tally, turn = Tally(declared, method.task.clients), InTurn(who, declared)
+    tally, turn, norms = tally_for(method, declared), InTurn(who, declared), Norms(declared)
     recipients = fed.known | set(clients)
 
     again: list[str] = []  # clients that hold another state than the server thought
@@ -119,10 +120,11 @@ def play(
                     continue
                 server = received
                 tally.add(taken)
+                norms.add(name, taken)
                 relays += relays_of(name, (x.part for x in taken), recipients)
             tell(outcome)
 
-    sums = tally.sums(len(outcome.answered))
+    sums, outcome.far = tally.sums(len(outcome.answered)), norms.far()
     return close(method, fed, server, who, outcome, sums, rng, quorum, relays)
 
 

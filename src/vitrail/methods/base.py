@@ -35,6 +35,12 @@ class Task:
     device: str = "cpu"
     secure: int = 0  # secure aggregation: how many clients must remain to open a sum; 0: off
     entropy: Literal["seed", "os"] = "seed"  # where noise comes from: the run's seed (a simulation), or the system
+    aggregation: Literal["mean", "median", "trimmed_mean"] = "mean"  # of what the server averages over clients
+    trim: float = 0.1  # trimmed_mean: share of the replies that is removed at either end
+    images: int = 0  # most images of any client, where the server knows it (in simulation); 0: unknown
+
+
+CLIENTS = "clients"  # in place of a part's name in `Declared.over`: the number of clients that replied
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Declared:
     limit_bytes: int = 2**28  # of a part of any size; one of a known size has room for its elements
     unpack: Callable[[State, Array], Array] | None = None  # from bytes, coded under the server's state, to the numbers
     numbers: int | None = None  # how many an `each` part stands for that is coded to bytes
+    over: str = ""  # what the method divides a sum by: a part such as `weight`, or CLIENTS; empty: it is no mean
 
     @property
     def most_bytes(self) -> int:

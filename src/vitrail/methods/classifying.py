@@ -65,9 +65,9 @@ class Classifying(Simple):
     task: Task
     local_steps: Annotated[int, Field(ge=1, description="steps of SGD on a client in a round")] = 20
     batch: Annotated[int, Field(ge=1, description="pictures in a step")] = 16
-    lr: Annotated[float, Field(gt=0, description="SGD's first learning rate; it falls to nothing over the rounds")] = (
-        0.1
-    )
+    lr: Annotated[
+        float, Field(gt=0, le=1e3, description="SGD's first learning rate; it falls to nothing over the rounds")
+    ] = 0.1
     server_steps: Annotated[
         int, Field(ge=0, description="steps in a round on the server's own pictures, where it has any (server_share)")
     ] = 40
@@ -88,7 +88,10 @@ class Classifying(Simple):
         with torch.device("meta"):
             size = vector_size(self.net())
         one = Declared("sum", "float32", 1)
-        parts = {"network": Declared("sum", "float32", size), "weight": Declared("sum", "float32", 1, least=0)}
+        parts = {
+            "network": Declared("sum", "float32", size, over="weight"),
+            "weight": Declared("sum", "float32", 1, least=0),
+        }
         return {**parts, "metric.loss": one}
 
     # -- server ---------------------------------------------------------------------------------------------------

@@ -29,9 +29,11 @@ class Ditto(PaDPaF):
     """Ditto's settings."""
 
     shared: Annotated[Literal["everything"], Field(description="what is federated: all of w, always")] = "everything"
-    pull: Annotated[float, Field(ge=0, description="λ of Ditto: how strongly v_k is held to w_t")] = 1.0
-    local_epochs: Annotated[float, Field(gt=0, description="passes over a client's pictures in a round, for w")] = 0.25
-    personal_epochs: Annotated[float, Field(gt=0, description="the same for the personal v_k")] = 0.25
+    pull: Annotated[float, Field(ge=0, le=1e6, description="λ of Ditto: how strongly v_k is held to w_t")] = 1.0
+    local_epochs: Annotated[
+        float, Field(gt=0, le=1e4, description="passes over a client's pictures in a round, for w")
+    ] = 0.25
+    personal_epochs: Annotated[float, Field(gt=0, le=1e4, description="the same for the personal v_k")] = 0.25
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1: w_k by FedAvg's steps from w_t, and v_k by its own, held to w_t."""

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from vitrail.data.pictures import Pictures
 from vitrail.methods import gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy import dpfedavg
@@ -39,13 +39,15 @@ class DpFedGan(Private):
     privacy: Annotated[
         Literal["none", "dp-fedavg"], Field(description="dp-fedavg: clip clients' updates of D and noise their sum")
     ] = "none"
-    clip: Annotated[float, Field(gt=0, description="privacy: largest norm of a client's update of D (C)")] = 1.0
+    clip: Annotated[
+        float, Field(ge=1e-6, le=1e4, description="privacy: largest norm of a client's update of D (C)")
+    ] = 1.0
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's pictures in a round")] = 1
     batch: Annotated[int, Field(ge=2, description="pictures in a step")] = 64
     g_steps: Annotated[int, Field(ge=1, description="steps of G on the server in a round")] = 10
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate, of D and of G")] = 2e-4
+    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate, of D and of G")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
     wire: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"
@@ -71,7 +73,10 @@ class DpFedGan(Private):
             size = vector_size(self.discriminator())
         if self.mechanism:
             return {"discriminator": Declared("sum", self.wire, size, self.clip)}
-        return {"discriminator": Declared("sum", self.wire, size), "metric.loss_d": Declared("sum", "float32", 1)}
+        return {
+            "discriminator": Declared("sum", self.wire, size, over=CLIENTS),
+            "metric.loss_d": Declared("sum", "float32", 1),
+        }
 
     # -- server ---------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,9 @@ class FedAvg(Classifying):
 class FedProx(FedAvg):
     """FedProx's settings."""
 
-    mu: Annotated[float, Field(ge=0, description="how strongly a client is held to the global network (μ)")] = 0.1
+    mu: Annotated[float, Field(ge=0, le=1e6, description="how strongly a client is held to the global network (μ)")] = (
+        0.1
+    )
 
     def objective(self, C: nn.Module, x: Tensor, y: Tensor, w_t: list[Tensor]) -> Tensor:
         """h(w; w_t) = F(w) + μ/2 ‖w - w_t‖²."""

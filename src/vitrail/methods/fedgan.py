@@ -25,7 +25,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.errors import VitrailError
 from vitrail.methods import fedgan_private as private
 from vitrail.methods import gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, learned, to_vector, vector_size
 from vitrail.privacy import dpfedavg, dpsgd
@@ -60,7 +60,7 @@ class FedGan(Private):
     batch: Annotated[
         int, Field(ge=2, description="pictures in a step; dp-sgd: fakes in a step, and what sums are divided by")
     ] = 64
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate")] = 2e-4
+    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
     weights: Annotated[
@@ -71,7 +71,10 @@ class FedGan(Private):
         Literal["auto", "batch", "group"], Field(description="D's normalisation; auto: group with privacy")
     ] = "auto"
     clip: Annotated[
-        float, Field(gt=0, description="privacy: largest norm of one picture's gradient, or one client's update (C)")
+        float,
+        Field(
+            ge=1e-6, le=1e4, description="privacy: largest norm of one picture's gradient, or one client's update (C)"
+        ),
     ] = 1.0
     sample_rate: Annotated[
         float, Field(gt=0, le=1, description="dp-sgd: chance of a picture to be in a step; public, like batch")
@@ -125,7 +128,8 @@ class FedGan(Private):
         if self.mechanism and self.privacy == "dp-fedavg":
             size = {name: int(learned(nets[name]).sum()) for name in self.uploaded}
             return {name: Declared("sum", self.wire, size[name], self.clip) for name in self.uploaded}
-        parts = {name: Declared("sum", self.wire, vector_size(nets[name])) for name in self.uploaded}
+        over = CLIENTS if self.mechanism else "weight"
+        parts = {name: Declared("sum", self.wire, vector_size(nets[name]), over=over) for name in self.uploaded}
         if self.mechanism:  # how many pictures a client has, and how well it does, tell of its pictures
             return parts
         one = Declared("sum", "float32", 1)

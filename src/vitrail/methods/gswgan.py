@@ -49,16 +49,18 @@ class GsWgan(Private):
     privacy: Annotated[
         Literal["none", "gradient"], Field(description="gradient: clip and noise the gradient by each fake")
     ] = "none"
-    clip: Annotated[float, Field(gt=0, description="privacy: largest norm of the gradient by one fake (C)")] = 1.0
+    clip: Annotated[
+        float, Field(ge=1e-6, le=1e4, description="privacy: largest norm of the gradient by one fake (C)")
+    ] = 1.0
     asked: Annotated[int, Field(ge=1, description="clients that answer in a round, in turn")] = 1
     batch: Annotated[int, Field(ge=2, description="fakes whose gradients come back (B)")] = 32
     pool: Annotated[int, Field(ge=2, description="fakes that a client is sent, the batch among them")] = 128
     d_steps: Annotated[int, Field(ge=1, description="steps of a critic in a round")] = 10
     d_batch: Annotated[int, Field(ge=1, description="pictures, and fakes, in a critic's step")] = 32
-    penalty: Annotated[float, Field(ge=0, description="weight of the critic's gradient penalty (λ)")] = 10.0
+    penalty: Annotated[float, Field(ge=0, le=1e6, description="weight of the critic's gradient penalty (λ)")] = 10.0
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate")] = 2e-4
+    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average")] = 0.5
     pictures: Annotated[fakes.Form, Field(description="how fakes travel")] = "uint8"
     wire: Annotated[Literal["float32", "float16"], Field(description="how gradients travel")] = "float32"

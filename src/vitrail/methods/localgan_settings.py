@@ -31,8 +31,8 @@ class LocalGanSettings(Private):
     d_width: Annotated[
         int, Field(ge=1, le=512, description="D's width; psfedgan: a client may have its own (d_own)")
     ] = 16
-    lr: Annotated[float, Field(gt=0, description="G's learning rate, by Adam")] = 2e-3
-    d_lr: Annotated[float, Field(gt=0, description="D's learning rate, by Adam")] = 1e-3
+    lr: Annotated[float, Field(gt=0, le=1e3, description="G's learning rate, by Adam")] = 2e-3
+    d_lr: Annotated[float, Field(gt=0, le=1e3, description="D's learning rate, by Adam")] = 1e-3
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
     label_sets: Annotated[
@@ -54,7 +54,9 @@ class LocalGanSettings(Private):
     real_share: Annotated[
         float, Field(ge=0, le=1, description="share of real pictures in the classifier's batch, where there are any")
     ] = 0.5
-    clip: Annotated[float, Field(gt=0, description="dp-sgd: largest norm of one picture's gradient (C)")] = 1.0
+    clip: Annotated[float, Field(ge=1e-6, le=1e4, description="dp-sgd: largest norm of one picture's gradient (C)")] = (
+        1.0
+    )
     sample_rate: Annotated[
         float, Field(gt=0, le=1, description="dp-sgd: chance of a picture to be in a step; public, like batch")
     ] = 0.05

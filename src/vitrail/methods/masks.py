@@ -42,7 +42,7 @@ class MaskSettings(Private):
     layers: Annotated[str, Field(description="layers of ψ: all, or numbers from 0 such as 1,3,7")] = "all"
     local_steps: Annotated[int, Field(ge=1, description="iterations per client and round (paper: 100)")] = 20
     batch: Annotated[int, Field(ge=2, description="pictures generated per iteration (paper: 64)")] = 50
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate on the scores (paper: 0.1)")] = 0.3
+    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate on the scores (paper: 0.1)")] = 0.3
     schedule: Annotated[Literal["cosine", "constant"], Field(description="the learning rate over the rounds")] = (
         "cosine"
     )
@@ -50,7 +50,7 @@ class MaskSettings(Private):
     score_init: Annotated[
         Literal["normal", "uniform"], Field(description="first scores: N(0, score_std²), or θ uniform")
     ] = "normal"
-    score_std: Annotated[float, Field(gt=0, description="spread of normal first scores (paper: 1)")] = 3.0
+    score_std: Annotated[float, Field(gt=0, le=1e3, description="spread of normal first scores (paper: 1)")] = 3.0
     gradient: Annotated[
         Literal["identity", "theta"], Field(description="straight-through gradient: plain, or times θ")
     ] = "identity"

@@ -53,7 +53,7 @@ class MdGan(Simple):
     ] = 12
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
-    lr: Annotated[float, Field(gt=0, description="Adam's learning rate")] = 2e-4
+    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
     pictures: Annotated[fakes.Form, Field(description="how fakes travel")] = "uint8"

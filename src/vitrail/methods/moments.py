@@ -5,6 +5,9 @@ central data (Harder, Jalali, Sutherland, Park; 2023). In round 0 every client s
 privacy/moments.py says; all later rounds are the server's alone and follow from them, so ε does not grow. Sums add up:
 how pictures are divided among clients changes nothing but the noise. With secure aggregation the server sees the total
 alone, and each client adds only its share of one noise.
+
+Where the server sees single replies, it refuses sums that the images they count cannot give
+(privacy/moments.py, Plausible).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from vitrail.methods.prism_loss import Averaged, feature_sums, matching, summary
 from vitrail.nets.features import parse_layers, plan_of
 from vitrail.nets.moments import Moments as FakeMoments
 from vitrail.privacy.mechanism import Mechanism, Noise
-from vitrail.privacy.moments import noise_share, noised, pack, pooled_size, sensitivity, unpack, why
+from vitrail.privacy.moments import Plausible, noise_share, noised, pack, pooled_size, sensitivity, unpack, why
 from vitrail.rng import Rng
 from vitrail.state import State
 from vitrail.wire import scores
@@ -48,7 +51,12 @@ class Moments(MaskSettings):
 
     most: Annotated[
         int,
-        Field(ge=1, description="with secure=: pictures of one class that a client counts; it keeps back what is more"),
+        Field(
+            ge=1,
+            le=10**8,
+            description="images of one class that a client may count. With secure=: the client cuts off what is more; "
+            "else, in deployment, the server refuses more",
+        ),
     ] = 16_000
 
     mechanisms: ClassVar = ("moments",)
@@ -123,9 +131,15 @@ class Moments(MaskSettings):
         self.mechanism  # noqa: B018  an ε that cannot be had shows here
         if self.task.secure:
             return {"sums": Declared("sum", "int64", self.numbers, limit=self.largest)}
-        return {
-            "sums": Declared("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: unpack(a, self.numbers))
-        }
+        return {"sums": Declared("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: self.unpacked(a))}
+
+    def unpacked(self, coded: Array) -> Array:
+        """One client's sums, if so many images could give them."""
+        summary, sums = summary_of(self), unpack(coded, self.numbers)
+        most = self.task.images or self.most
+        expected = Plausible(summary.d, summary.grid, summary.count, self.sigma, most, self.task.images)
+        expected.check(sums.reshape(self.kinds, -1))
+        return sums
 
     # -- server -----------------------------------------------------------------------------------------------------
 

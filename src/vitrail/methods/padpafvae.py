@@ -37,10 +37,10 @@ Code = tuple[Tensor, Tensor]  # mean and log-variance of z
 class PaDPaFVae(Partly):
     """The β-VAE's settings."""
 
-    lam: Annotated[float, Field(ge=0, description="λ: weight of Barlow Twins, of content and of style; at most β")] = (
-        0.1
-    )
-    beta: Annotated[float, Field(ge=0, description="β: weight of the divergence from N(0, 1)")] = 0.5
+    lam: Annotated[
+        float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins, of content and of style; at most β")
+    ] = 0.1
+    beta: Annotated[float, Field(ge=0, le=1e6, description="β: weight of the divergence from N(0, 1)")] = 0.5
 
     of_content: ClassVar[tuple[str, ...]] = ("generator", "encoder")
     of_style: ClassVar[tuple[str, ...]] = ("style", "style_encoder")

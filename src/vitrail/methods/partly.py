@@ -38,18 +38,22 @@ class Partly(Simple):
         Literal["content", "everything", "nothing"],
         Field(description="what is federated: content (PaDPaF), everything (FedAvg), nothing (each client alone)"),
     ] = "content"
-    prox: Annotated[float, Field(ge=0, description="μ of FedProx: what is federated is held to the server's")] = 0.0
+    prox: Annotated[
+        float, Field(ge=0, le=1e6, description="μ of FedProx: what is federated is held to the server's")
+    ] = 0.0
     width: Annotated[int, Field(ge=4, le=512, description="channels of all layers; MNIST 64, CelebA 128")] = 32
     latent: Annotated[int, Field(ge=2, le=1024, description="dimensions of z^c, and of z^s; MNIST 128, CelebA 256")] = (
         64
     )
     style_depth: Annotated[int, Field(ge=1, le=16, description="layers of the style vectorizer; published code: 8")] = 4
-    lam: Annotated[float, Field(ge=0, description="λ: weight of Barlow Twins, of content and of style")] = 0.1
-    local_epochs: Annotated[float, Field(gt=0, description="passes over a client's pictures in a round")] = 0.5
+    lam: Annotated[float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins, of content and of style")] = 0.1
+    local_epochs: Annotated[float, Field(gt=0, le=1e4, description="passes over a client's pictures in a round")] = 0.5
     loopless: Annotated[bool, Field(description="stop after each step by chance: local_epochs on average")] = False
     batch: Annotated[int, Field(ge=2, description="pictures in a step, and fakes")] = 64
-    lr: Annotated[float, Field(gt=0, description="clients' Adam: G's rate; D's is twice that")] = 1e-3
-    server_lr: Annotated[float, Field(gt=0, description="rate of the server's Adam, where that is its step")] = 0.01
+    lr: Annotated[float, Field(gt=0, le=1e3, description="clients' Adam: G's rate; D's is twice that")] = 1e-3
+    server_lr: Annotated[
+        float, Field(gt=0, le=1e3, description="rate of the server's Adam, where that is its step")
+    ] = 0.01
     server_opt: Annotated[
         Literal["average", "adam"],
         Field(description="the server's step: FedAvg's average, or the paper's Adam, for rounds of many local steps"),
@@ -105,7 +109,9 @@ class Partly(Simple):
         with torch.device("meta"):
             nets = self.networks()
         one = Declared("sum", "float32", 1)
-        parts = {name: Declared("sum", self.wire, int(learned(nets[name]).sum())) for name in self.federated}
+        parts = {
+            name: Declared("sum", self.wire, int(learned(nets[name]).sum()), over="weight") for name in self.federated
+        }
         metrics = {f"metric.{name}": one for name in self.metrics}
         return {**parts, "weight": Declared("sum", "float32", 1, least=0), **metrics}
 

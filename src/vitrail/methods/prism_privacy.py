@@ -60,11 +60,15 @@ def bernoulli_bound(p: PrismSettings, found: Mechanism) -> str:
 
 
 def noised_theta(p: PrismSettings, theta: Tensor, s_t: Scores, source: Source) -> Tensor:
-    """Algorithm 1: θ̃ = θ + N(0, σ²), kept within [c, 1-c]; mask-update first scales the change of θ to norm C."""
+    """Algorithm 1: θ̃ = θ + N(0, σ²), kept within [c, 1-c]; mask-update first scales the change of θ to norm C.
+
+    A θ that is not finite counts as θ_t: nothing changed, and every element still gets its noise.
+    """
     assert p.mechanism is not None  # noqa: S101
-    fresh = theta.double()
+    fresh, theta_t = theta.double(), torch.from_numpy(scores.theta(s_t))
+    if not fresh.isfinite().all():
+        fresh = theta_t
     if p.privacy == "mask-update":
-        theta_t = torch.from_numpy(scores.theta(s_t))
         change = fresh - theta_t
         fresh = theta_t + change * min(1.0, p.update_norm / max(float(change.norm()), 1e-12))
     noise = torch.from_numpy(gaussian(source, fresh.numel(), p.mechanism.sigma))

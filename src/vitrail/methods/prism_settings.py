@@ -23,7 +23,7 @@ class PrismSettings(MaskSettings):
         int, Field(ge=1, description="privacy=moments: a layer of ψ is averaged to at most this many places a side")
     ] = 4
     update_norm: Annotated[
-        float, Field(gt=0, description="mask-update: the change of θ is scaled to at most this norm")
+        float, Field(ge=1e-6, le=1e4, description="mask-update: the change of θ is scaled to at most this norm")
     ] = 1.0
     loss: Annotated[
         Literal["moments", "gan"], Field(description="feature moments, or a discriminator (the paper's ablation)")
@@ -32,7 +32,7 @@ class PrismSettings(MaskSettings):
         Literal["exponential", "adam", "none"],
         Field(description="how the fakes' moments are averaged over batches: adam is the paper's AMA"),
     ] = "exponential"
-    ama_lr: Annotated[float, Field(gt=0, description="rate of the paper's AMA (paper: 0.005)")] = 0.005
+    ama_lr: Annotated[float, Field(gt=0, le=1e3, description="rate of the paper's AMA (paper: 0.005)")] = 0.005
     clamp: Annotated[float, Field(ge=0.001, lt=0.5, description="averaged θ is kept within [clamp, 1 - clamp]")] = 0.02
     mada: Annotated[
         Literal["off", "sampled", "expected"],
@@ -47,7 +47,7 @@ class PrismSettings(MaskSettings):
     ] = "s"
     score_codec: Annotated[Literal["float16", "float32"], Field(description="how score layers travel up")] = "float16"
     clip: Annotated[
-        float, Field(gt=0, lt=0.5, description="mask-update, paper: noised θ is kept within [clip, 1 - clip]")
+        float, Field(ge=1e-6, lt=0.5, description="mask-update, paper: noised θ is kept within [clip, 1 - clip]")
     ] = 0.1
     sampling: Annotated[
         Literal["stratified", "independent"],

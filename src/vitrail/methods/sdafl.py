@@ -48,7 +48,7 @@ class SdaFl(Classifying):
     gan_batch: Annotated[int, Field(ge=2, description="pictures in a step of the GAN")] = 16
     width: Annotated[int, Field(ge=4, le=512, description="the GAN's channels nearest to the picture")] = 16
     z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
-    gan_lr: Annotated[float, Field(gt=0, description="G's learning rate, by Adam; D's is half")] = 2e-3
+    gan_lr: Annotated[float, Field(gt=0, le=1e3, description="G's learning rate, by Adam; D's is half")] = 2e-3
 
     @property
     def acknowledges(self) -> bool:

@@ -22,7 +22,8 @@ def clipped(vector: NDArray[Any], clip: float, codec: str = "float32") -> NDArra
     [0.6, 0.8]
     """
     exact = np.asarray(vector, np.float64)
-    norm = float(np.linalg.norm(exact))
+    with np.errstate(over="ignore"):  # a norm that overflows is not finite either
+        norm = float(np.linalg.norm(exact))
     if not math.isfinite(norm):
         return np.zeros(exact.shape, codec)
     exact = exact * min(1.0, clip / norm) if norm > 0 else exact
@@ -40,7 +41,8 @@ def clipped_rows(rows: NDArray[Any], clip: float) -> NDArray[np.float64]:
     [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]
     """
     exact = np.asarray(rows, np.float64)
-    norms = np.linalg.norm(exact, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(exact, axis=1, keepdims=True)
     usable, most = np.isfinite(norms), clip * _MARGIN
     return np.where(usable, exact, 0.0) * (most / np.maximum(np.where(usable, norms, most), most))
 
@@ -51,5 +53,6 @@ def noised(vector: NDArray[Any], sigma: float, source: Source) -> NDArray[np.flo
     The grid hides the last bits of a double, which would tell more than its value does (Mironov, CCS 2012); rounding
     comes after the noise, so it costs nothing.
     """
+    noise = gaussian(source, vector.size, sigma)  # first: it refuses what is no sigma
     grid = 2.0 ** (math.floor(math.log2(sigma)) - 20)
-    return np.rint((np.asarray(vector, np.float64) + gaussian(source, vector.size, sigma)) / grid) * grid
+    return np.rint((np.asarray(vector, np.float64) + noise) / grid) * grid

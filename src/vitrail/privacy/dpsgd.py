@@ -29,6 +29,7 @@ Inputs = tuple[Tensor | None, ...]
 How = Literal["auto", "hooks", "func"]
 CHUNK = 32  # examples whose gradients are held at the same time
 _MARGIN = 1 - 2.0**-16  # room for what single precision adds by rounding
+_HUGE = 2.0**100  # norms beyond it would be scaled by numbers that float32 holds with few bits, or not at all
 
 
 def mechanism(clip: float, rate: float, steps: int, leaves: str) -> Mechanism:
@@ -74,7 +75,7 @@ def gradients(net: nn.Module, loss: Loss, inputs: Inputs, how: How = "auto") -> 
 def clipped_sum(net: nn.Module, loss: Loss, inputs: Inputs, clip: float, how: How = "auto") -> Tensor:
     """Σ of all examples' gradients, each scaled to norm C, as one vector; no examples give zeros.
 
-    A gradient that is not finite counts as zero.
+    A gradient that is not finite, or too large to be scaled in single precision, counts as zero.
     """
     weights = [p for p in net.parameters() if p.requires_grad]
     total = torch.zeros(sum(p.numel() for p in weights), dtype=torch.float64, device=weights[0].device)
@@ -82,10 +83,10 @@ def clipped_sum(net: nn.Module, loss: Loss, inputs: Inputs, clip: float, how: Ho
         chunk = tuple(None if t is None else t[at : at + CHUNK] for t in inputs)
         found = [g.flatten(1) for g in gradients(net, loss, chunk, how)]
         norms = torch.stack([torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) for g in found]).norm(dim=0)
-        finite = norms.isfinite()
-        scale = torch.where(finite, clip * _MARGIN / norms.clamp(min=clip * _MARGIN), 0).to(found[0].dtype)
-        if not finite.all():
-            found = [torch.where(finite[:, None], g, 0) for g in found]
+        usable = norms < _HUGE  # false for NaN
+        scale = torch.where(usable, clip * _MARGIN / norms.clamp(min=clip * _MARGIN), 0).to(found[0].dtype)
+        if not usable.all():
+            found = [torch.where(usable[:, None], g, 0) for g in found]
         total += torch.cat([scale @ g for g in found])
     return total
 

@@ -84,13 +84,18 @@ class Summary:
         return f, square / square.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
     def whole(self, pixels: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
-        """Both parts of pictures' rows on the grid, as doubles that are whole numbers."""
+        """Both parts of images' rows on the grid, as integers in doubles; rows that are not finite become zeros."""
         n = len(pixels)
         if n == 1:  # a batch of one runs other kernels, whose last bits differ; a row must not depend on other images
             pixels = np.concatenate([pixels, pixels])
         with torch.no_grad():
-            first, second = (part[:n].double() for part in self.pair(to_float(pixels).to(self.psi.mean.device)))
-            return torch.round(first * self.scale), torch.round(second * self.scale)
+            first, second = self.pair(to_float(pixels).to(self.psi.mean.device))
+            return self._on_grid(first[:n]), self._on_grid(second[:n])
+
+    def _on_grid(self, rows: Tensor) -> Tensor:
+        """Rows of norm at most 1 as whole numbers."""
+        usable = rows.isfinite().all(1, keepdim=True)
+        return torch.round(torch.where(usable, rows, 0).double() * self.scale)
 
     def rows(self, pixels: NDArray[np.uint8]) -> Sums:
         """Each picture's row (n, 1 + 2d): what it adds to its class."""
@@ -182,6 +187,66 @@ def raw_loss(real: Moments, fake: Moments) -> Tensor:
     """Eq. 1 on raw moments, because noisy variances go below zero: squared distances of both, by class share."""
     apart = (real.first - fake.first).square().sum(1) + (real.second - fake.second).square().sum(1)
     return (real.share * (fake.share > 0) * apart).sum()
+
+
+@dataclass(frozen=True)
+class Plausible:
+    """What an honest client's noised sums look like; a client's reply that does not is refused by the server.
+
+    Each image adds a vector of norm at most g, without negative elements, to either part of its class, so a part of a
+    class of n images has a norm of at most n·g. Noise of this σ, and rounding to the steps that `pack` takes, are
+    allowed for: an honest reply is refused with probability below 1e-9.
+
+    Args:
+        d: Elements of one part.
+        grid: g.
+        count: An image's entry in the count.
+        sigma: σ of the noise that a client adds; 0 for none.
+        most: Images of one class that a client may have.
+        total: Images that a client may have in all; 0 where that is not known.
+    """
+
+    d: int
+    grid: int
+    count: int
+    sigma: float
+    most: int
+    total: int = 0
+
+    def check(self, sums: Sums) -> None:
+        """Check one client's sums, (classes, 1 + 2d).
+
+        Raises:
+            Malformed: The sums cannot be those of as many images as they count, or they count too many.
+        """
+        from scipy.special import chdtri, ndtri
+
+        rows = sums.astype(np.float64)
+        kinds = len(rows)
+        tail = -float(ndtri(2e-10 / sums.size)) * self.sigma  # of any single element
+        ball = math.sqrt(float(chdtri(self.d, 2e-10 / (2 * kinds)))) * self.sigma  # of the noise on one part
+        largest = self.most * self.grid + tail
+        step = max(1.0, self.sigma / FINENESS + 0.5, largest / 32767 + 1) if self.sigma else 0.0
+        slack = tail + step / 2 + 0.5 * bool(self.sigma)  # the noised sums are rounded, then their steps are
+        counted = rows[:, 0]
+        if counted.max() > self.most * self.count + slack:
+            raise Malformed(
+                f"it counts {counted.max() / self.count:,.0f} images of one class; at most {self.most:,} are accepted"
+            )
+        if self.total and counted.sum() > self.total * self.count + kinds * slack:
+            raise Malformed(f"it counts {counted.sum() / self.count:,.0f} images; at most {self.total:,} are accepted")
+        if rows.min() < -slack:
+            raise Malformed(f"its sums go down to {rows.min() / self.grid:.4g} images; features are never negative")
+        images = (np.maximum(counted, 0.0) + slack) / self.count  # no class has more
+        allowed = 1.001 * images * self.grid + ball + (slack - tail) * math.sqrt(self.d)
+        for part in (rows[:, 1 : 1 + self.d], rows[:, 1 + self.d :]):
+            norms = np.linalg.norm(part, axis=1)
+            if (norms > allowed).any():
+                worst = int(np.argmax(norms - allowed))
+                raise Malformed(
+                    f"its sums of class {worst} need at least {norms[worst] / self.grid:,.0f} images; it counts "
+                    f"{counted[worst] / self.count:,.0f}"
+                )
 
 
 # -- on the wire -------------------------------------------------------------------------------------------------------

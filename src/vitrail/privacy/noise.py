@@ -105,6 +105,6 @@ def _below(source: Source, n: int, t: int) -> NDArray[np.int64]:
 
 
 def _positive(sigma: float) -> float:
-    if not (math.isfinite(sigma) and 0 < sigma < 2.0**40):
-        raise VitrailError(f"noise of sigma {sigma}; expected a number above 0 and below 2^40")
+    if not 2.0**-60 <= sigma < 2.0**40:  # NaN is refused, too
+        raise VitrailError(f"noise of sigma {sigma}; expected a number from 2^-60 to below 2^40")
     return sigma

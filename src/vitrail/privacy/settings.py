@@ -23,13 +23,14 @@ class Private(Simple):
     task: Task
     privacy: Annotated[str, Field(description="mechanism that protects what leaves a client")] = "none"
     epsilon: Annotated[
-        float | None, Field(gt=0, description="privacy: the ε to be had at delta over the whole run, by enough noise")
+        float | None,
+        Field(gt=0, le=1e6, description="privacy: the ε to be had at delta over the whole run, by enough noise"),
     ] = None
     delta: Annotated[float, Field(gt=0, lt=0.5, description="privacy: δ, well below one over the number of units")] = (
         1e-5
     )
     noise_multiplier: Annotated[
-        float, Field(ge=0, description="privacy: noise over sensitivity, in place of epsilon; 0: by epsilon")
+        float, Field(ge=0, le=1e6, description="privacy: noise over sensitivity, in place of epsilon; 0: by epsilon")
     ] = 0.0
 
     default_epsilon: ClassVar[float | None] = None

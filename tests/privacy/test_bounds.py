@@ -1,0 +1,298 @@
+"""NaN, infinite and huge numbers pass no clip: what leaves stays within the sensitivity, and all of it is noised."""
+
+import copy
+import math
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.federation import PRIVATE, digits, federate, quick, rivals
+from vitrail import config
+from vitrail.engines.flower.terms import Terms
+from vitrail.errors import VitrailError
+from vitrail.methods import METHODS, prism_privacy
+from vitrail.methods.base import Incoming
+from vitrail.methods.prism_loss import public_features
+from vitrail.nets.dcgan import Discriminator
+from vitrail.privacy import dpsgd
+from vitrail.privacy.clip import clipped, clipped_rows, noised
+from vitrail.privacy.dpfedavg import bounded
+from vitrail.privacy.moments import Summary, class_sums, sensitivity
+from vitrail.privacy.noise import discrete_gaussian, gaussian, seeded
+from vitrail.problems import BadSettings
+from vitrail.rng import Rng
+from vitrail.wire import scores
+
+BAD = [math.nan, math.inf, -math.inf]
+MASKS = {"privacy": "mask-update", "noise_multiplier": 1.0}
+
+
+def without_noise(monkeypatch):
+    monkeypatch.setattr(prism_privacy, "gaussian", lambda source, n, sigma: np.zeros(n))
+
+
+def thetas(size):
+    """Results of training that went wrong: no element, one or all of them not finite, or out of range."""
+    some = torch.from_numpy(np.random.default_rng(1).random(size)).float()
+    yield from (some, torch.zeros(size), torch.ones(size), some + 1e30, some - 3e38)
+    for bad in BAD:
+        yield torch.full((size,), bad)
+        yield torch.cat([some[:-1], torch.tensor([bad])])
+
+
+# -- PRISM's masks ------------------------------------------------------------------------------------------------------
+
+
+def test_no_theta_moves_what_leaves_further_than_the_sensitivity(monkeypatch):
+    without_noise(monkeypatch)
+    method = quick("prism", update_norm=0.7, clip=1e-6, **MASKS)
+    s_t = scores.first(3, method.size, "normal", 1.0)
+    theta_t = torch.from_numpy(scores.theta(s_t))
+    out = [prism_privacy.noised_theta(method, t, s_t, seeded(Rng((1,)))).double() for t in thetas(method.size)]
+    assert all(o.isfinite().all() for o in out)
+    assert max(float((o - theta_t).norm()) for o in out) <= 0.7 + 1e-4
+    assert max(float((a - b).norm()) for a in out for b in out) <= method.mechanism.sensitivity + 1e-4
+
+
+@pytest.mark.parametrize("privacy", ["mask-update", "paper"])
+@pytest.mark.parametrize("bad", BAD)
+def test_every_element_of_theta_is_noised_whatever_training_gave(privacy, bad):
+    method = quick(
+        "prism", privacy=privacy, noise_multiplier=0.01, update_norm=0.5, epsilon=50 if privacy == "paper" else None
+    )
+    s_t = np.zeros(method.size, np.int16)  # θ_t = 1/2, far from the clip
+    theta = torch.full((method.size,), 0.5)
+    theta[::3] = bad
+    a, b = (prism_privacy.noised_theta(method, theta, s_t, seeded(Rng((k,)))) for k in (1, 2))
+    assert a.isfinite().all()
+    assert (a != 0.5).all()
+    assert (a != b).all()
+    assert float((a - 0.5).std()) == pytest.approx(method.mechanism.sigma, rel=0.05)
+
+
+def masks(method, data, n=6):
+    """What leaves in n tries, as bits."""
+    told = method.broadcast({**method.server_init(Rng((1,))), "draws": 7, "who": ["a"]}, "a", True).parts
+    told = {name: array for name, (_, array) in told.items()}
+    s_t = method.first_scores(int(told["seed"][0]))
+    for k in range(n):
+        _, reply = method.client_round({}, Incoming(0, told), data, Rng((k,)))
+        assert set(reply.parts) == {"mask"}
+        yield method.decode_mask({"s": s_t}, reply.parts["mask"])
+
+
+def test_no_learning_rate_lets_labels_that_a_client_lacks_show_in_its_masks():
+    """A step of 1e39 makes NaN of all that has no gradient: on those elements masks would be zero for certain."""
+    method = replace(quick("prism", score_std=0.5, sampling="independent", **MASKS), lr=1e39)
+    threes = digits().train.take(np.flatnonzero(digits().train.labels == 3)[:12])
+    never = ~np.any(list(masks(method, threes)), axis=0)
+    assert never.mean() < 0.05
+
+
+def test_a_client_whose_training_breaks_down_answers_every_round(tmp_path):
+    method = replace(quick("prism", rounds=2, **MASKS), lr=1e39)
+    _, outcomes, _ = federate(method, tmp_path, holds={"client-0": np.arange(12)})
+    assert [o.answered for o in outcomes] == [["client-0"], ["client-0"]]
+
+
+# -- DP-SGD -------------------------------------------------------------------------------------------------------------
+
+
+def network(scale=0.3, kind="dcgan"):
+    net = Discriminator((1, 16, 16), 10, 8, "group")
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(scale * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    return net.train()
+
+
+def examples(n):
+    draw = torch.Generator().manual_seed(2)
+    return torch.randn(n, 1, 16, 16, generator=draw), torch.randint(10, (n,), generator=draw)
+
+
+def loss(net, x, y):
+    return nn.functional.softplus(-net(x, y))
+
+
+@pytest.mark.parametrize("how", ["hooks", "func"])
+@pytest.mark.parametrize("bad", [*BAD, 3e38, -3e38])
+def test_an_example_whose_gradient_is_not_finite_counts_as_none(how, bad):
+    net, (x, y) = network(), examples(7)
+    apart = dpsgd.clipped_sum(net, loss, (x, y), 1.0, how)
+    spoilt = x.clone()
+    spoilt[3] = bad
+    found = dpsgd.clipped_sum(net, loss, (spoilt, y), 1.0, how)
+    others = [i for i in range(7) if i != 3]
+    without = dpsgd.clipped_sum(net, loss, (x[others], y[others]), 1.0, how)
+    assert found.isfinite().all()
+    assert float((found - without).norm()) <= 1.0
+    assert float((found - apart).norm()) <= 2.0
+    if not math.isfinite(bad):
+        assert torch.allclose(found, without, atol=1e-5)
+
+
+@pytest.mark.parametrize("clip", [1e-6, 1.0, 1e4])
+def test_a_gradient_of_any_size_is_scaled_to_the_norm(clip):
+    """Its scale may be a number that single precision holds with a few bits only."""
+
+    class Linear(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(4))
+
+        def forward(self, x):
+            return x @ self.w
+
+    net = Linear()
+    for size in np.geomspace(1e-3, 1.6e38, 400):
+        x = torch.full((1, 4), float(size), dtype=torch.float32)
+        found = dpsgd.clipped_sum(net, lambda net, x: net(x), (x,), clip, "func")
+        assert float(found.norm()) <= clip
+
+
+@pytest.mark.parametrize("weights", [math.nan, math.inf, 1e38])
+def test_weights_that_spoil_all_gradients_leave_noise_alone(weights):
+    net, source = network(), seeded(Rng((3,)))
+    with torch.no_grad():
+        next(net.parameters()).fill_(weights)
+    sums = [dpsgd.private_sum(net, loss, examples(n), 1.0, 2.0, seeded(Rng((3,)))) for n in (2, 9)]
+    assert torch.equal(*sums)
+    assert torch.equal(sums[0], torch.from_numpy(noised(np.zeros(sums[0].numel()), 2.0, source)))
+    assert (sums[0] != 0).all()
+
+
+# -- what a server may send ---------------------------------------------------------------------------------------------
+
+
+def told(method, value):
+    """A first request, with every number that is a weight or a pixel replaced."""
+    opened, _ = method.open_round(method.server_init(Rng((1,))), ["a"], Rng((2,)))
+    sent = method.broadcast(opened, "a", True).parts
+    return {n: np.full_like(a, value) if codec.startswith("float") else a for n, (codec, a) in sent.items()}
+
+
+@pytest.mark.parametrize("lr", [None, 1e38])
+@pytest.mark.parametrize("value", [None, 3e38, -1e38, 1e30])
+@pytest.mark.parametrize("name", ["fedgan, dp-fedavg", "dpfedgan, dp-fedavg"])
+def test_no_weights_that_a_server_sends_make_an_update_longer_than_the_clip(name, value, lr):
+    method = quick(name)
+    method = replace(method, lr=lr) if lr else method
+    message = Incoming(0, told(method, value)) if value else None
+    if message is None:
+        first = method.server_init(Rng((1,)))
+        message = Incoming(0, {n: first[n] for n in ("generator", "discriminator")})
+    sent = []
+    for data in rivals():
+        _, reply = method.client_round({}, message, data, Rng((2,)))
+        sent.append(np.concatenate([a.astype(np.float64) for a in reply.parts.values()]))
+    assert all(np.isfinite(v).all() for v in sent)
+    assert max(np.linalg.norm(v) for v in sent) <= method.clip
+    assert max(np.linalg.norm(a - b) for a in sent for b in sent) <= method.mechanism.sensitivity
+
+
+@pytest.mark.parametrize("lr", [None, 1e38])
+@pytest.mark.parametrize("value", [3e38, 1e30, 0.5])
+def test_no_fakes_that_a_server_sends_make_a_gradient_longer_than_the_clip(monkeypatch, value, lr):
+    from vitrail.methods import gswgan
+
+    method = quick("gswgan, gradient", pictures="float32")
+    method = replace(method, lr=lr) if lr else method
+    state, message = method.client_init("a", Rng((3,))), Incoming(0, told(method, value))
+    (some, *_) = rivals()
+    a, b = (method.client_round(state, message, some, Rng((k,)))[1].parts["gradient"] for k in (1, 2))
+    assert np.isfinite(a).all()
+    assert (a != 0).all()
+    assert (a != b).all()
+    monkeypatch.setattr(gswgan, "noised", lambda vector, sigma, source: vector)
+    out = [method.client_round(state, message, data, Rng((2,)))[1].parts["gradient"] for data in rivals()]
+    assert max(np.linalg.norm(u - v) for u in out for v in out) <= method.mechanism.sensitivity
+
+
+@pytest.mark.parametrize("value", [3e38, -1e38])
+def test_weights_that_a_server_sends_to_spoil_d_bring_back_nothing_of_the_images(value):
+    """All gradients on images count as zero, so two clients of the same number of images send the same bits."""
+    method = replace(quick("fedgan, dp-sgd", sync="d", upload="synced"), g_loss="minimax")
+    message = Incoming(0, told(method, 0.1) | {"discriminator": told(method, value)["discriminator"]})
+    a, b = (digits().train.take(np.arange(at, at + 20)) for at in (0, 100))
+    replies = [method.client_round({}, message, data, Rng((2,)))[1].parts for data in (a, b)]
+    assert set(replies[0]) == {"generator", "discriminator"}
+    for name in replies[0]:
+        assert replies[0][name].tobytes() == replies[1][name].tobytes()
+
+
+# -- sums of features ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1e38, 1e12, 1e-30, math.inf, math.nan])
+def test_features_that_overflow_move_the_sums_no_further_than_stated(factor):
+    psi = copy.deepcopy(public_features("vitrail-fashion", "all", "cpu")[0])
+    with torch.no_grad():
+        for p in psi.parameters():
+            p.mul_(factor)
+    s = Summary(psi, 2, (1, 8, 8))
+    pixels, labels = digits().train.pixels[:12], digits().train.labels[:12]
+    rows = s.rows(pixels).astype(np.float64)
+    assert rows.min() >= 0
+    assert max(np.linalg.norm(rows[:, 1 : 1 + s.d], axis=1)) <= s.grid
+    assert max(np.linalg.norm(rows[:, 1 + s.d :], axis=1)) <= s.grid
+    whole = class_sums(s, pixels, labels, 10)
+    for i in range(12):
+        other = pixels.copy()
+        other[i] = 255 - other[i]
+        moved = np.linalg.norm((class_sums(s, other, labels, 10) - whole).astype(np.float64))
+        assert moved <= sensitivity(10) * s.grid
+
+
+# -- the clips themselves, and noise ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16"])
+@pytest.mark.parametrize("clip", [1e-6, 1.0, 1e4])
+def test_every_clip_gives_finite_numbers_within_the_norm(codec, clip):
+    for v in (*BAD, 0.0, 1e-320, 1.0, 3e38, 1e200, 1.7e308):
+        for vector in (np.array([0.5, v, -0.5]), np.full(50, v)):
+            for found in (
+                clipped(vector, clip, codec),
+                np.concatenate(list(bounded({"a": vector[:1], "b": vector[1:]}, clip, codec).values())),
+            ):
+                assert np.isfinite(found).all()
+                assert np.linalg.norm(found.astype(np.float64)) <= clip
+            rows = clipped_rows(np.stack([vector, np.ones_like(vector)]), clip)
+            assert np.isfinite(rows).all()
+            assert np.linalg.norm(rows, axis=1).max() <= clip
+
+
+@pytest.mark.parametrize(
+    "draw", [gaussian, discrete_gaussian, lambda source, n, sigma: noised(np.ones(n), sigma, source)]
+)
+@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, 1e-300, 5e-324, 2.0**41])
+def test_noise_that_is_none_or_cannot_be_drawn_is_refused(draw, sigma):
+    with pytest.raises(VitrailError, match="noise of sigma"):
+        draw(seeded(Rng((1,))), 3, sigma)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_setting_of_a_method_may_be_a_number_that_overflows(method):
+    """A server chooses the settings that nodes train with."""
+    fields = config.settings_model(method).model_fields
+    own = set(fields) - set(config.Settings.model_fields)
+    floats = [n for n in own if fields[n].annotation is float or float in get_args(fields[n].annotation)]
+    for name in floats:
+        for value in (1e39, -1e39, math.nan, math.inf):
+            with pytest.raises(BadSettings, match=name):
+                config.resolve(method, {name: value})
+
+
+@pytest.mark.parametrize("setting", ["lr", "update_norm", "noise_multiplier", "epsilon"])
+def test_a_node_refuses_a_servers_settings_that_overflow(setting):
+    with pytest.raises(BadSettings, match=setting):
+        Terms({"method": "prism", "privacy": "mask-update", setting: 1e39}).resolved()
+
+
+def test_the_battery_knows_every_mechanism():
+    assert {quick(name).mechanism.name for name in PRIVATE} >= {"moments", "dp-sgd", "dp-fedavg", "gradient"}

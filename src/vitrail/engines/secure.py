@@ -31,7 +31,7 @@ from vitrail.engines.secure_client import (
     WHO,
     write_names,
 )
-from vitrail.errors import Malformed, VitrailError
+from vitrail.errors import VitrailError, reason_of
 from vitrail.methods.base import Declared, Method, Sums
 from vitrail.privacy import secagg
 from vitrail.privacy.modular import Whole, Words, layout
@@ -76,12 +76,13 @@ def gather(method: Method, post: Post, who: Sequence[str], ask: Ask, tell: Tell)
     alive = post.outcome.answered
     if len(alive) < method.task.secure:
         return _too_few(alive, who, method, "sent their numbers")
+    opened = talk.opened(graph, alive)
     try:
-        for key, way in left_in_sum(graph, set(talk.letters), set(alive), talk.keys, talk.opened(graph, alive)):
+        for key, way in left_in_sum(graph, set(talk.letters), set(alive), talk.keys, opened):
             secagg.add_mask(total, key, way)
         return Sums({name: kind.total(total[name], len(alive)) for name, kind in kinds.items()}, len(alive))
-    except Malformed as e:
-        return Failure(str(e))
+    except Exception as e:
+        return Failure(reason_of(e))
 
 
 def _too_few(left: Iterable[str], who: Sequence[str], method: Method, did: str) -> Failure:
@@ -103,8 +104,8 @@ class _Talk:
         for client, reply in self._exchange(ADVERTISE, dict.fromkeys(who, ()), lambda _: expected):
             try:
                 self.keys[client] = Shown.read(bytes(reply[0].array)).check()
-            except Malformed as e:
-                self.lost[client] = f"reply refused: {e}"
+            except Exception as e:
+                self.lost[client] = f"reply refused: {reason_of(e)}"
         return [c for c in who if c in self.keys]
 
     def share(self, graph: Graph) -> None:
@@ -138,8 +139,8 @@ class _Talk:
             ):
                 try:
                     words = {x.part.name: kinds[x.part.name].unpack(x.array) for x in reply}
-                except Malformed as e:
-                    self.lost[client] = f"reply refused: {e}"
+                except Exception as e:
+                    self.lost[client] = f"reply refused: {reason_of(e)}"
                     continue
                 for name, a in words.items():
                     total[name] += a

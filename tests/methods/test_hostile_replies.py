@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.federation import PRIVATE, RUN, digits, federate, quick, same, shares
+from tests.federation import PRIVATE, RUN, federate, quick, same, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, Outcome, play
 from vitrail.methods import METHODS
@@ -28,8 +28,8 @@ def shapes(p: Part) -> Iterator[tuple[int, ...]]:
     """Other shapes of the same number of elements."""
     n = math.prod(p.shape)
     factor = next((k for k in range(2, n) if n % k == 0), 1)
-    found = [(1, *p.shape), (*p.shape, 1), (1, 1, *p.shape), p.shape[::-1], (n,), (factor, n // factor)]
-    yield from dict.fromkeys(s for s in (*found, *([()] if n == 1 else [])) if s != p.shape and len(s) <= 8)
+    found = [(1, *p.shape), (*p.shape, 1), p.shape[::-1], (n,), (factor, n // factor), *([()] if n == 1 else [])]
+    yield from dict.fromkeys(shape for shape in found if shape != p.shape)
 
 
 def values(p: Part, d: Declared) -> Iterator[tuple[str, bytes]]:
@@ -38,6 +38,7 @@ def values(p: Part, d: Declared) -> Iterator[tuple[str, bytes]]:
     yield "garbage", np.random.default_rng(1).bytes(len(p.payload))
     yield "zeros", bytes(len(p.payload))
     yield "ones", b"\xff" * len(p.payload)
+    yield "another first byte", bytes([p.payload[0] ^ 1]) + p.payload[1:] if p.payload else b"1"
     if p.codec not in DTYPES or p.codec == "bytes":
         return
     t = np.dtype(DTYPES[p.codec])
@@ -47,16 +48,15 @@ def values(p: Part, d: Declared) -> Iterator[tuple[str, bytes]]:
         extremes += [np.nan, np.inf, -np.inf, about.smallest_subnormal, d.limit, max(d.least, -d.limit)]
     n = math.prod(p.shape)
     with np.errstate(over="ignore"):
-        for value in extremes:
-            yield f"all {value}", np.full(n, value, t).tobytes()
-            one = np.frombuffer(p.payload, t).copy()
-            one[:1] = value
-            yield f"first {value}", one.tobytes()
+        yield from ((f"all {value}", np.full(n, value, t).tobytes()) for value in extremes)
 
 
 def lies(message: Message, declared: dict[str, Declared]) -> Iterator[tuple[str, bool, bytes]]:
     """What is changed, whether it must be refused, and the reply."""
+    metrics = [p.name for p in message.parts if p.name.startswith("metric.")]
     for i, p in enumerate(message.parts):
+        if p.name in metrics[1:]:
+            continue  # they are all handled alike
         d = declared[p.name]
         flat = p.array().reshape(-1)
 
@@ -65,7 +65,7 @@ def lies(message: Message, declared: dict[str, Declared]) -> Iterator[tuple[str,
 
         for shape in shapes(p):
             yield f"{p.name}: shape {shape}", True, put(replace(p, shape=shape))
-        for codec in ("float32", "float16", "bytes", "int32", "int64", "seed", "u1", "u8"):
+        for codec in ("float32", "float16", "bytes", "int64", "u1"):
             if codec != p.codec:
                 zeros = np.zeros(p.shape, np.uint8)
                 yield f"{p.name}: codec {codec}", True, put(Part(p.name, codec, p.shape, BY_NAME[codec].encode(zeros)))
@@ -97,7 +97,7 @@ def played(method: Method, fed: Federation, replies: dict[str, bytes | Failure])
 @pytest.mark.parametrize("name", [*METHODS, *PRIVATE])
 def test_whatever_one_client_replies_the_round_ends_and_the_others_count(name, tmp_path):
     method = quick(name)
-    fed = Federation(0, method.server_init(Rng((5,)).child("server", "init"), digits().train.take(np.arange(3))))
+    fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
     refused = 0
     for t in range(2):
         after, (honest,), traffic = federate(method, tmp_path, rounds=1, fed=fed)
@@ -107,7 +107,8 @@ def test_whatever_one_client_replies_the_round_ends_and_the_others_count(name, t
         assert honest.answered == CLIENTS
         assert same(played(method, fed, replies)[0].tree(), after.tree())
         absent, without = played(method, fed, {**replies, LIAR: Failure("gone")})
-        for what, must, lie in lies(decode(replies[LIAR]), method.declares()):
+        told = list(lies(decode(replies[LIAR]), method.declares()))
+        for what, must, lie in told[:: 4 if t else 1]:  # in the second round, some of them on what the first one left
             got, outcome = played(method, fed, {**replies, LIAR: lie})
             assert got.round == t + 1
             assert not outcome.void, what

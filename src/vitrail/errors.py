@@ -19,7 +19,7 @@ class Malformed(VitrailError):
     """Bytes or a file that are not what they claim to be; nothing of them was used."""
 
 
-def printable(text: str, most: int = 500) -> str:
+def printable(text: str, most: int | None = 500) -> str:
     """Make text of another party safe to print: one line without control characters.
 
     Control, format (such as bidirectional overrides) and surrogate characters are replaced, and so are line breaks.
@@ -27,10 +27,10 @@ def printable(text: str, most: int = 500) -> str:
 
     Args:
         text: Any text.
-        most: Largest number of characters returned.
+        most: Largest number of characters returned; None: all.
 
     Returns:
-        The text on one line, cut after `most` characters.
+        The text on one line.
 
     >>> printable("\\x1b[2Jnorth\\r\\nsouth")
     '�[2Jnorth  south'

@@ -9,7 +9,20 @@ from vitrail.engines.rounds import Outcome
 from vitrail.errors import Malformed, printable, reason_of
 from vitrail.watch import Terminal
 
-NASTY = ["\x1b[2J", "\x9b2J", "a\rb", "a\nb", "a\u2028b", "\u202eexe", "\u2066x\u2069", "\ud800", "\x07", "\0", "\u200b", "\ue000"]
+NASTY = [
+    "\x1b[2J",
+    "\x9b2J",
+    "a\rb",
+    "a\nb",
+    "a\u2028b",
+    "\u202eexe",
+    "\u2066x\u2069",
+    "\ud800",
+    "\x07",
+    "\0",
+    "\u200b",
+    "\ue000",
+]
 
 
 @pytest.mark.parametrize("text", NASTY)
@@ -35,7 +48,8 @@ def test_of_an_unforeseen_error_only_the_type_is_told_and_the_log_is_printable(c
     try:
         raise ValueError("\x1b[2J of a client")
     except ValueError as e:
-        assert reason_of(e) == "ValueError"
+        reason = reason_of(e)
+    assert reason == "ValueError"
     assert "ValueError: �[2J of a client" in caplog.text
     assert "\x1b" not in caplog.text
     assert reason_of(Malformed("\x1b[2J")) == "�[2J"

@@ -140,7 +140,8 @@ def show_model(found: dict[str, Any], console: Console) -> None:
     about = table("\nwhat it says of itself")
     for name, value in ({"privacy": "not stated"} | found["about"]).items():
         about.add_row(
-            escape(printable(LABELS.get(name, name.replace("_", " ")), None)), escape(printable(_text(name, value), None))
+            escape(printable(LABELS.get(name, name.replace("_", " ")), None)),
+            escape(printable(_text(name, value), None)),
         )
     for made in (network, parts, about):
         console.print(made)

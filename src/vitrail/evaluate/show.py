@@ -28,7 +28,9 @@ def show(columns: Sequence[Column], console: Console) -> None:
         if m.extractor != network:
             network = m.extractor
             table.add_row(f"[dim]by {network}[/dim]")
-        table.add_row(f"{escape(printable(m.name))} {ARROWS[m.better]}", *map(with_interval, rows), f"{m.n_real:,}/{m.n_fake:,}")
+        table.add_row(
+            f"{escape(printable(m.name))} {ARROWS[m.better]}", *map(with_interval, rows), f"{m.n_real:,}/{m.n_fake:,}"
+        )
         if m.note:
             notes.setdefault(m.note, []).append(m.name)
     console.print(table)

@@ -63,9 +63,8 @@ class Roster:
             self.looked = time.monotonic()
         if self.asked:
             for reply in self.grid.pull_messages(list(self.asked)):
-                node = self.asked.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    self._hear(node, reply)
+                if (message := reply.metadata.reply_to_message_id) in self.asked:
+                    self._hear(self.asked.pop(message), reply)
 
     def _hear(self, node: int, reply: Message) -> None:
         if reply.has_error():  # its machine may be too busy: asking at once would make it busier

@@ -224,12 +224,12 @@ def partition(
 
 def main() -> None:
     """The command line; a refusal is a message, never a traceback."""
-    from vitrail.errors import VitrailError
+    from vitrail.errors import VitrailError, printable
 
     try:
         app()
-    except VitrailError as e:
-        typer.echo(f"error: {e}", err=True)
+    except VitrailError as e:  # it may quote a file, a node or a client
+        typer.echo("\n".join(printable(line, None) for line in f"error: {e}".split("\n")), err=True)
         sys.exit(2)
     except OSError as e:
         typer.echo(f"error: {e.filename or 'a file'}: {e.strerror or e}", err=True)

@@ -53,7 +53,7 @@ def route(
 
     from rich.console import Console
 
-    from vitrail.errors import VitrailError
+    from vitrail.errors import VitrailError, printable
     from vitrail.evaluate.kept import Column
     from vitrail.evaluate.show import show
     from vitrail.uses.routing import BY, Router, draw_routes, measure_routing
@@ -65,7 +65,7 @@ def route(
     router = Router.of(opened)
     if pictures:
         for name, client in zip(pictures, router.route(read_pictures(opened, pictures), by), strict=True):
-            typer.echo(f"{name}: {client}")
+            typer.echo(printable(f"{name}: {client}"))
         return
     measures, table = measure_routing(opened, router)
     show([Column("routing", "", "", {}, measures)], Console(highlight=False))
@@ -116,6 +116,7 @@ def adapt(
     from pathlib import Path
 
     from vitrail import config
+    from vitrail.errors import printable
     from vitrail.uses.adaptation import adapt as go_on
     from vitrail.watch import Terminal
 
@@ -125,7 +126,8 @@ def adapt(
     )  # fmt: skip
     for what, by_round in curves.items():
         for n, found in by_round.items():
-            typer.echo(f"{what}, round {n}: " + ", ".join(f"{name} {fd:.1f}" for name, fd in found.items()))
+            values = ", ".join(f"{printable(name)} {fd:.1f}" for name, fd in found.items())
+            typer.echo(f"{what}, round {n}: {values}")
     typer.echo(f"drawn in {out}/adaptation.png")
 
 

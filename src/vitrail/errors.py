@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import logging
+import traceback
+import unicodedata
 from collections.abc import Iterable
+
+_LOG = logging.getLogger("vitrail")
 
 
 class VitrailError(Exception):
@@ -25,6 +30,46 @@ class Refused(VitrailError):
     def __init__(self, reason: str, public: str) -> None:
         super().__init__(reason)
         self.public = public
+
+
+def printable(text: str, most: int | None = 500) -> str:
+    """Make text of another party safe to print: one line without control characters.
+
+    Control, format (such as bidirectional overrides) and surrogate characters are replaced, and so are line breaks.
+    Text that goes to rich must also be escaped (`rich.markup.escape`).
+
+    Args:
+        text: Any text.
+        most: Largest number of characters returned; None: all.
+
+    Returns:
+        The text on one line.
+
+    >>> printable("\\x1b[2Jnorth\\r\\nsouth")
+    '�[2Jnorth  south'
+    """
+    return "".join(map(_shown, text[:most]))
+
+
+def _shown(c: str) -> str:
+    if c.isprintable() or unicodedata.category(c) == "Zs":
+        return c
+    return " " if c.isspace() else "�"
+
+
+def reason_of(e: Exception) -> str:
+    """Describe an exception that was caused by another party's message.
+
+    Args:
+        e: The exception, within its `except` block.
+
+    Returns:
+        The text of a VitrailError; the type's name of any other exception, whose traceback is logged.
+    """
+    if isinstance(e, VitrailError):
+        return printable(str(e))
+    _LOG.warning("%s", "\n".join(printable(line) for line in traceback.format_exc().splitlines()))
+    return type(e).__name__
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

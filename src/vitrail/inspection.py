@@ -15,7 +15,7 @@ from rich.table import Table
 
 from vitrail import state as store
 from vitrail.artifact import Classifier, Generator, kind_of, load, load_classifier
-from vitrail.errors import Malformed
+from vitrail.errors import Malformed, printable
 from vitrail.nets.masked import Ensemble
 from vitrail.report.quantities import size
 
@@ -133,20 +133,21 @@ def show_model(found: dict[str, Any], console: Console) -> None:
             made.add_column(name, justify="right" if name.startswith(("bytes", "as")) else "left", overflow="fold")
         return made
 
-    console.print(_printable(found["file"]), markup=False, soft_wrap=True)
+    console.print(printable(found["file"], None), markup=False, soft_wrap=True)
     network = table("\nnetwork")
     for name, text in _network(found).items():
-        network.add_row(name, escape(_printable(text)))
+        network.add_row(name, escape(printable(text, None)))
     parts = table("\nparts", "part", "type", "bytes", "as float32")
     whole = {"name": "the file", "type": "", "bytes": found["bytes"], "float32_bytes": found["float32_bytes"]}
     for p in (*found["parts"], whole):
         type_ = f"{p['type']} {' x '.join(map(str, p.get('shape', [])))}"
         floats = f"{p['float32_bytes']:,}" if "float32_bytes" in p else ""
-        parts.add_row(escape(_printable(p["name"])), type_, f"{p['bytes']:,}", floats)
+        parts.add_row(escape(printable(p["name"], None)), type_, f"{p['bytes']:,}", floats)
     about = table("\nwhat it says of itself")
     for name, value in ({"privacy": "not stated"} | found["about"]).items():
         about.add_row(
-            escape(_printable(LABELS.get(name, name.replace("_", " ")))), escape(_printable(_text(name, value)))
+            escape(printable(LABELS.get(name, name.replace("_", " ")), None)),
+            escape(printable(_text(name, value), None)),
         )
     for made in (network, parts, about):
         console.print(made)
@@ -176,8 +177,3 @@ def _text(name: str, value: Any) -> str:
     if name in ("bytes_up", "bytes_down") and isinstance(value, int):
         return f"{value:,} ({size(value)}) in all"
     return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _printable(text: str) -> str:
-    """Text of a file that may come from anybody, without what would steer a terminal."""
-    return "".join(c if c.isprintable() else "�" for c in text)

@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from vitrail.engines.rounds import Outcome
+from vitrail.errors import printable
 from vitrail.nets.features import TRAINED_ON
 from vitrail.plan import Plan, feature_network
 from vitrail.privacy.run_ledger import opening
@@ -56,8 +57,8 @@ class Terminal:
         held = sorted(len(i) for i in p.indices if len(i))
         share = f" of {held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} pictures" if held else ""
         self.console.print(
-            f"[bold]{s.method}[/bold] on {escape(plan.data.name)}: {len(plan.clients)} clients "
-            f"({escape(p.spec)}){share}, {s.rounds} rounds, seed {s.seed}"
+            f"[bold]{s.method}[/bold] on {escape(printable(plan.data.name))}: {len(plan.clients)} clients "
+            f"({escape(printable(p.spec))}){share}, {s.rounds} rounds, seed {s.seed}"
             + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
         )
         if psi := feature_network(s):
@@ -67,7 +68,7 @@ class Terminal:
             self.console.print(f"[yellow]{escape(note)}[/yellow]")
         if plan.empty:
             few = ", ".join(plan.empty[:5]) + (", ..." if len(plan.empty) > 5 else "")
-            self.console.print(f"[yellow]{len(plan.empty)} clients hold no picture and sit out: {escape(few)}[/yellow]")
+            self._warn(f"{len(plan.empty)} clients hold no picture and sit out: {printable(few)}")
         self.console.print(
             f"[dim]{escape(str(plan.folder.path))}/[/dim]"
             + ("" if not done else " is finished" if done == s.rounds else f" goes on after round {done}")
@@ -78,6 +79,9 @@ class Terminal:
         self.progress.start()
         if threading.current_thread() is threading.main_thread():
             self.before = signal.signal(signal.SIGINT, self._interrupt)
+
+    def _warn(self, text: str) -> None:
+        self.console.print(text, style="yellow", markup=False)
 
     def _interrupt(self, *_: object) -> NoReturn:
         """Ctrl-C: stop at once, or after this round where a library has swallowed the exception."""
@@ -100,9 +104,7 @@ class Terminal:
             answered = f"{len(outcome.answered)}/{outcome.asked} clients" if outcome.asked else "the server alone"
             self.console.print(f"round {outcome.round + 1}: {answered}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
         for client, reason in list(outcome.left_out.items())[:5]:
-            self.console.print(
-                f"[yellow]round {outcome.round + 1}: {escape(client)} left out: {escape(reason)}[/yellow]"
-            )
+            self._warn(f"round {outcome.round + 1}: {printable(client)} left out: {printable(reason)}")
         if len(outcome.left_out) > 5:
             self.console.print(f"[yellow]... and {len(outcome.left_out) - 5} more; metrics.jsonl has all[/yellow]")
         for client, note in list(outcome.far.items())[:5]:
@@ -111,9 +113,7 @@ class Terminal:
                 self.console.print(f"[yellow]{escape(said)}[/yellow]")
         self.far |= set(outcome.far)
         if outcome.void:
-            self.console.print(
-                f"[yellow]round {outcome.round + 1}: {escape(outcome.void)}; the model stays as it was[/yellow]"
-            )
+            self._warn(f"round {outcome.round + 1}: {printable(outcome.void)}; the model stays as it was")
         if self.interrupted:
             raise KeyboardInterrupt
 

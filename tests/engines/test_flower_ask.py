@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from tests.engines.descriptions import NASTY
 from tests.federation import quick
 from vitrail.engines.client import Client
 from vitrail.engines.flower.carry import packed
@@ -31,7 +33,7 @@ class Echo:
     """A party that says back what it hears."""
 
     name: str
-    key: str = "k"
+    key: str = "0" * 64
     shape: tuple[int, ...] = TERMS.shape
     classes: tuple[str, ...] = TERMS.classes
     kept: list[bytes] = field(default_factory=list)
@@ -184,7 +186,7 @@ def test_a_node_that_comes_back_under_another_number_is_asked_there():
 def test_a_second_node_of_a_name_is_refused_until_the_first_is_gone():
     grid, roster, engine = three()
     dict(engine.ask([("b", b"1")]))
-    grid.nodes[12] = Echo("b", key="another")
+    grid.nodes[12] = Echo("b", key="1" * 64)
     roster.wait(["b"], 0.2)
     roster.looked = 0.0
     roster.look()
@@ -219,6 +221,40 @@ def test_gathering_takes_the_kind_that_most_nodes_hold_and_says_who_is_missing()
         Roster(grid, Terms({"method": "fedavg"}), 0.3).gather(3)
 
 
+class Odd(Echo):
+    """A node that describes itself by any text."""
+
+    def describe(self, terms: Terms) -> Description:
+        return SimpleNamespace(text=lambda: self.name)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("said", NASTY.values(), ids=NASTY)
+def test_whatever_one_node_says_of_itself_the_others_take_part(said):
+    grid, _, _ = three()
+    grid.nodes[8] = Odd(said)
+    roster = Roster(grid, Terms({"method": "fedavg"}), 5.0)
+    assert roster.gather(2) == ["a", "c"]
+    (problem,) = roster.problems()
+    assert problem.isprintable()
+    assert len(problem) <= 500
+    assert dict(Flower(grid, roster, METHOD).ask((c, b"1") for c in "ac")) == {c: f"{c}:1".encode() for c in "ac"}
+
+
+def test_an_unforeseen_error_while_a_node_is_heard_excludes_that_node_alone(monkeypatch):
+    real = Description.read
+
+    def fails(text: str) -> Description:
+        if '"b"' in text:
+            raise MemoryError
+        return real(text)
+
+    monkeypatch.setattr(Description, "read", staticmethod(fails))
+    grid, _, _ = three()
+    roster = Roster(grid, Terms({"method": "fedavg"}), 5.0)
+    assert roster.gather(2) == ["a", "c"]
+    assert roster.problems() == ["MemoryError"]
+
+
 def _too_large(message: Message) -> Message:
     return Message(packed("", bytes(2**26)), reply_to=message)
 
@@ -243,7 +279,7 @@ def _error(message: Message) -> Message:
         (_too_large, "reply refused: a message of 67,108,864 bytes; at most"),
         (_no_bytes, "reply refused: the message does not hold one array"),
         (_floats, "reply refused: the message does not hold one array"),
-        (_error, "its node failed: it broke [31m xxx"),
+        (_error, "its node failed: it broke�[31m xxx"),
     ],
 )
 def test_what_is_no_reply_is_a_failure_with_a_clean_reason(spoil, says):

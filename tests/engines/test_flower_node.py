@@ -11,12 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from PIL import Image
 
+from tests.engines.descriptions import GOOD, NASTY
 from tests.federation import PRIVATE, QUICK
 from vitrail import config, state
 from vitrail.artifact import save_model
-from vitrail.engines.flower.node import Node
+from vitrail.engines.flower.node import Description, Node
 from vitrail.engines.flower.terms import Terms
 from vitrail.errors import Malformed, VitrailError
 from vitrail.methods import METHODS
@@ -27,6 +30,11 @@ from vitrail.privacy.statement import check_statement, read_statement
 from vitrail.rng import Rng
 from vitrail.wire.message import Header, Kind, Message, decode, encode, make_part
 
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
 SHARE = {"partition": "iid", "partition-id": 1, "num-partitions": 3}
 
 
@@ -48,6 +56,32 @@ def test_a_share_of_a_partition_is_that_of_the_simulated_client(plan, tmp_path):
     assert held.digest() == plan.partition.client(plan.data, 1).digest()
     again = ours.client(Terms.of(plan)).pictures()  # from what was laid out
     assert again.digest() == held.digest()
+
+
+def test_a_description_is_read_as_it_was_sent(plan, tmp_path):
+    described = node(tmp_path, **SHARE).describe(Terms.of(plan))
+    assert Description.read(described.text()) == described
+    assert Description.read(json.dumps({**GOOD, "name": "Süd [red]"})).name == "Süd [red]"
+
+
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY)
+def test_a_description_that_no_honest_node_sends_is_refused_with_a_printable_reason(text):
+    with pytest.raises(VitrailError) as refused:
+        Description.read(text)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 700
+
+
+@drawn(st.sampled_from(sorted(GOOD)), _JSON)
+def test_any_value_in_a_description_is_checked_or_refused(field, value):
+    try:
+        read = Description.read(json.dumps({**GOOD, field: value}))
+    except VitrailError:
+        return
+    assert json.loads(read.text()) == {**GOOD, field: value}
+    assert all(1 <= len(text.encode()) <= 255 for text in (read.name, *read.classes))
+    assert len(bytes.fromhex(read.key)) == 32
+    assert len(read.shape) == 3
 
 
 def test_terms_tell_no_node_of_the_servers_places(plan, tmp_path):

@@ -13,8 +13,9 @@ from vitrail.engines.free import stretch
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, choose
+from vitrail.methods import METHODS
 from vitrail.rng import Rng
-from vitrail.wire.message import Kind, decode
+from vitrail.wire.message import Kind, decode, encode
 
 NAMES = sorted(shares())
 
@@ -143,6 +144,49 @@ def test_what_the_method_refuses_is_left_out_in_every_round(tmp_path):
     assert equal(some, federate(method, tmp_path / "a", rounds=5))
     assert all(o.left_out == {"client-2": "reply refused: nobody believes it"} for o in some[1])
     assert set(some[0].server["chains"]) == {"client-0", "client-1"}
+
+
+class Surprised(Free):
+    """A server that meets an error nobody foresaw in what client-2 sends."""
+
+    def receive(self, server, client, parts):
+        if client == "client-2":
+            raise KeyError("a surprise")
+        return super().receive(server, client, parts)
+
+
+@pytest.mark.parametrize("killed", [-1, 2, 7, 12])
+def test_a_reply_that_raises_excludes_its_client_also_when_it_is_read_from_the_journal(killed, tmp_path):
+    method = Surprised()
+    if killed >= 0:
+        with pytest.raises(Killed):
+            free(method, tmp_path, Order(method, tmp_path, seed=1, killed=killed))
+    some = free(method, tmp_path, Order(method, tmp_path, seed=2))
+    absent = federate(Free(), tmp_path / "a", rounds=5, spoil=lambda _, c, d: Failure("") if c == "client-2" else d)
+    assert all(o.left_out == {"client-2": "reply refused: KeyError"} for o in some[1])
+    assert same(some[0].tree(), absent[0].tree())
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if quick(name).free_rounds])
+def test_without_a_barrier_a_reply_of_another_shape_excludes_its_client(name, tmp_path):
+    def reshaped(_, client, data):
+        message = decode(data)
+        part = message.parts[0]
+        bad = (replace(part, shape=(1, *part.shape)), *message.parts[1:])
+        return encode(replace(message, parts=bad)) if client == "client-1" else data
+
+    fed, outcomes, _ = federate(quick(name), tmp_path / "a", ahead=3, spoil=reshaped)
+    absent = federate(quick(name), tmp_path / "b", spoil=lambda _, c, d: Failure("") if c == "client-1" else d)
+    assert all("declared is" in o.left_out["client-1"] for o in outcomes if o.asked)
+    assert same(fed.tree(), absent[0].tree())
+
+
+def test_a_failure_of_any_text_survives_the_journal(tmp_path):
+    journal = Journal(tmp_path)
+    journal.write(tmp_path / "x", Failure("half \ud800"))
+    assert journal.read(tmp_path / "x") == Failure("half ?")
+    (tmp_path / "x").write_bytes(b"\0\xff")
+    assert isinstance(journal.read(tmp_path / "x"), Failure)
 
 
 def test_a_client_that_lost_its_state_is_told_everything_and_goes_on(tmp_path):

@@ -1,6 +1,7 @@
 """The round above any engine."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from vitrail.errors import Malformed
 from vitrail.methods.base import Declared, Outgoing, fixed_point_scale
 from vitrail.rng import Rng
 from vitrail.state import load
+from vitrail.wire.bits import BitCounts
 from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
 
@@ -81,6 +83,97 @@ def test_a_reply_that_the_method_refuses_leaves_nothing_behind(tmp_path, reverse
     assert outcomes[0].left_out == {"client-1": "reply refused: it does not add up"}
 
 
+class Fragile(Toy):
+    """The toy with a server that meets an error nobody foresaw, after it has read part of what client-1 sent."""
+
+    error: ClassVar[type[BaseException]] = ValueError
+
+    def receive(self, server, client, parts):
+        if client == "client-1":
+            raise self.error("a surprise")
+        return super().receive(server, client, parts)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("error", [ValueError, KeyError, IndexError, MemoryError, RecursionError, AssertionError])
+def test_whatever_a_reply_raises_excludes_its_client_alone(tmp_path, monkeypatch, error, reverse):
+    gone = lambda _, c, d: Failure("gone") if c == "client-1" else d  # noqa: E731
+    absent, expected, _ = federate(Toy(), tmp_path / "a", spoil=gone)
+    monkeypatch.setattr(Fragile, "error", error)
+    fed, outcomes, _ = federate(Fragile(), tmp_path / "b", reverse=reverse)
+    assert same(fed.tree(), absent.tree())
+    for o, e in zip(outcomes, expected, strict=True):
+        assert (o.answered, o.metrics, o.floats_up) == (e.answered, e.metrics, e.floats_up)
+    assert outcomes[0].left_out == {"client-1": f"reply refused: {error.__name__}"}  # its text may tell anything
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_person_can_still_stop_a_run_while_a_reply_is_read(tmp_path, monkeypatch, error):
+    monkeypatch.setattr(Fragile, "error", error)
+    with pytest.raises(error):
+        federate(Fragile(), tmp_path, rounds=1)
+
+
+@pytest.mark.parametrize("part", ["half", "metric.pictures"])
+def test_a_reply_that_cannot_be_added_up_leaves_no_part_of_it_in_the_sums(tmp_path, monkeypatch, part):
+    """Whichever of its parts it is that fails."""
+    gone = lambda _, c, d: Failure("gone") if c == "client-1" else d  # noqa: E731
+    absent, (expected,), _ = federate(Toy(), tmp_path / "a", spoil=gone, rounds=1)
+    real = Tally.add
+
+    def add(self, reply):
+        first = next(x for x in reply if x.part.name == "half").array
+        full = lambda x: Taken(x.part, Full(x.array.shape)) if x.part.name == part else x  # noqa: E731
+        real(self, [full(x) for x in reply] if first[1] == 1 else reply)
+
+    monkeypatch.setattr(Tally, "add", add)
+    fed, (outcome,), _ = federate(Toy(), tmp_path / "b", rounds=1)
+    assert outcome.left_out == {"client-1": "reply refused: MemoryError"}
+    assert same(fed.tree(), absent.tree())
+    assert (outcome.answered, outcome.metrics) == (expected.answered, expected.metrics)
+
+
+class Full(np.ndarray):
+    """An array that there is no memory left to multiply."""
+
+    def __array_ufunc__(self, *_, **__):
+        raise MemoryError
+
+
+@pytest.mark.parametrize("n", range(8))
+def test_bits_are_counted_wholly_or_not_at_all(monkeypatch, n):
+    """Memory may run out at any step of an addition."""
+    masks = np.random.default_rng(0).integers(0, 2, (8, 100), np.uint8)
+    counts = BitCounts(100)
+    for mask in masks[:n]:
+        counts.add(np.packbits(mask))
+    added = n + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "zeros_like", _no_memory)  # needed where the largest count takes one bit more
+        try:
+            counts.add(np.packbits(masks[n]))
+        except MemoryError:
+            added = n
+    assert counts.totals().tolist() == masks[:added].sum(0).tolist()
+
+
+def _no_memory(*_):
+    raise MemoryError
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, MemoryError, Malformed])
+def test_a_round_that_the_method_cannot_close_is_void(tmp_path, monkeypatch, error):
+    def fails(self, server, sums, rng):
+        raise error("sums of nothing")
+
+    monkeypatch.setattr(Toy, "close_round", fails)
+    fed, outcomes, _ = federate(Toy(), tmp_path, rounds=2)
+    said = "sums of nothing" if error is Malformed else error.__name__
+    assert [o.void for o in outcomes] == [f"the round could not be closed: {said}"] * 2
+    assert fed.round == 2
+    assert fed.server["total"] == 0.0
+
+
 def test_below_the_quorum_the_model_stays_as_it_was(tmp_path):
     gone = lambda _, c, d: Failure("gone") if c != "client-0" else d  # noqa: E731
     method = quick("fedgan")
@@ -96,6 +189,8 @@ LIES = {
     "another exchange": lambda m: replace(m, header=replace(m.header, exchange=9)),
     "a request": lambda m: replace(m, header=replace(m.header, kind=Kind.REQUEST)),
     "a wrong size": lambda m: replace(m, parts=(make_part("half", "float32", np.zeros(3)), *m.parts[1:])),
+    "another shape": lambda m: replace(m, parts=(replace(m.parts[0], shape=(2, 1)), *m.parts[1:])),
+    "a number without a shape": lambda m: replace(m, parts=(*m.parts[:1], replace(m.parts[1], shape=()), *m.parts[2:])),
     "a wrong codec": lambda m: replace(m, parts=(make_part("half", "float16", np.zeros(2)), *m.parts[1:])),
     "too large a number": lambda m: replace(
         m, parts=(make_part("half", "float32", np.array([1001.0, 0])), *m.parts[1:])

@@ -283,6 +283,19 @@ def test_a_client_that_sends_rubbish_is_left_out_and_the_sum_is_right(tmp_path, 
         assert adds_up(fed, [c for c in FIVE if c != "client-1"])
 
 
+@pytest.mark.parametrize("exchange", range(4))
+def test_a_reply_of_another_shape_is_refused_in_every_exchange_and_the_sum_is_right(tmp_path, exchange):
+    def spoil(client, e, answer):
+        m = decode(answer)
+        parts = tuple(replace(p, shape=(1, *p.shape)) for p in m.parts)
+        return encode(replace(m, parts=parts)) if (client, e) == ("client-1", exchange) else answer
+
+    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
+    assert not outcome.void
+    assert exchange == 3 or "declared is" in outcome.left_out["client-1"]
+    assert adds_up(fed, FIVE if exchange == 3 else [c for c in FIVE if c != "client-1"])
+
+
 def test_two_that_lie_about_their_shares_void_the_round(tmp_path):
     def spoil(client, exchange, answer):
         m = decode(answer)

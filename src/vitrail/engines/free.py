@@ -163,11 +163,10 @@ class _Stretch:
             self.ready.append((client, t, True))
             return
         if reply is not None:
-            received = accept(self.method, self.server, client, reply, self.declared, one.outcome)
+            received = accept(self.method, self.server, client, reply, one.tally, one.outcome)
             if received is not None:
                 self.server = received
                 self.known.add(client)
-                one.tally.add(reply)
         one.left.remove(client)
         self.tell(one.outcome)
         self._go_on(client, t + 1)

@@ -33,11 +33,11 @@ class Journal:
         except FileNotFoundError:
             return None
         self.size += len(raw)
-        return raw[1:] if raw.startswith(_ANSWERED) else Failure(raw[1:].decode())
+        return raw[1:] if raw.startswith(_ANSWERED) else Failure(raw[1:].decode(errors="replace"))
 
     def write(self, place: Path, answer: bytes | Failure) -> None:
         """Keep an answer; it is on the disk when this returns."""
-        raw = _FAILED + answer.reason.encode() if isinstance(answer, Failure) else _ANSWERED + answer
+        raw = _FAILED + answer.reason.encode(errors="replace") if isinstance(answer, Failure) else _ANSWERED + answer
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(place, raw, 0o600)
         self.size += len(raw)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import Malformed
+from vitrail.errors import Malformed, printable, reason_of
 from vitrail.methods.base import Declared, Sums, fixed_point_scale
 from vitrail.state import State
 from vitrail.wire.bits import BitCounts
@@ -66,16 +66,15 @@ def read_reply(
         if missing:
             raise Malformed(f"lacks {', '.join(sorted(missing))}")
         return taken
-    except Malformed as e:
-        return Failure(f"reply refused: {e}")
+    except Exception as e:  # whatever a reply does, the round goes on without this client
+        return Failure(f"reply refused: {reason_of(e)}")
 
 
 def _reason(parts: tuple[Part, ...]) -> str:
-    """A client's own words, short and harmless to a terminal."""
+    """A client's own words, safe to print."""
     if len(parts) != 1 or parts[0].codec != "bytes" or len(parts[0].payload) > LONGEST_REASON:
         return "it failed without a proper reason"
-    text = bytes(parts[0].array()).decode(errors="replace")
-    return "".join(c if c.isprintable() else " " for c in text)
+    return printable(bytes(parts[0].array()).decode(errors="replace"))
 
 
 def _check(part: Part, declared: Mapping[str, Declared], server: State) -> Array:
@@ -85,16 +84,26 @@ def _check(part: Part, declared: Mapping[str, Declared], server: State) -> Array
         raise Malformed(f"part {part.name!r} is not declared")
     if len(part.payload) > d.most_bytes:
         raise Malformed(f"part {part.name!r} has {len(part.payload):,} bytes; at most {d.most_bytes:,} are taken")
+    if part.codec != d.codec or not d.has_shape(part.shape):
+        raise Malformed(f"part {part.name!r} is {_kind(part.shape, part.codec)}, declared is {_declared(d)}")
     a = part.array()
-    if d.unpack is not None and part.codec == d.codec:
+    if d.unpack is not None:
         a = d.unpack(server, a)
-    if part.codec != d.codec or (d.size is not None and a.size != d.size):
-        raise Malformed(f"part {part.name!r} is {a.size} x {part.codec}, declared is {d.size or 'any'} x {d.codec}")
+        if d.size is not None and a.shape != (d.size,):
+            raise Malformed(f"part {part.name!r} decodes to the shape {a.shape}, declared is ({d.size},)")
     low, high = (float(a.min()), float(a.max())) if a.size else (0.0, 0.0)
     if d.how == "sum" and not max(d.least, -d.limit) <= low <= high <= d.limit:
         worst = low if low < max(d.least, -d.limit) else high
         raise Malformed(f"part {part.name!r} holds {worst:.3g}, outside {max(d.least, -d.limit):g} to {d.limit:g}")
     return a
+
+
+def _declared(d: Declared) -> str:
+    return _kind((d.size,) if len(d.shape) == 1 and d.unpack is None else d.shape, d.codec)
+
+
+def _kind(shape: tuple[int | None, ...], codec: str) -> str:
+    return f"{' x '.join('any' if n is None else str(n) for n in shape) or 'one number'} x {codec}"
 
 
 class Tally:
@@ -110,18 +119,25 @@ class Tally:
         self.counts: dict[str, BitCounts] = {}
 
     def add(self, reply: Iterable[Taken]) -> None:
-        """Add one client's checked reply."""
-        for part, a in ((taken.part, taken.array) for taken in reply):
-            if self.declared[part.name].how != "sum":
+        """Add one client's checked reply, all of it or, where it raises, nothing."""
+        bits: dict[str, Array] = {}
+        wholes: dict[str, NDArray[np.int64]] = {}
+        for name, a in ((taken.part.name, taken.array) for taken in reply):
+            if self.declared[name].how != "sum":
                 continue
-            if self.declared[part.name].bits:
-                self.counts.setdefault(part.name, BitCounts(a.size)).add(np.packbits(a))
-                continue
-            whole = np.rint(a * np.float64(self.scale[part.name])).astype(np.int64) if a.dtype.kind == "f" else a
-            if part.name in self.total:  # bits and counts are whole already
-                self.total[part.name] += whole
+            if self.declared[name].bits:
+                bits[name] = np.packbits(a)
+                self.counts.setdefault(name, BitCounts(a.size))
+            else:  # what is no float is whole already
+                whole = np.rint(a * np.float64(self.scale[name])) if a.dtype.kind == "f" else a
+                wholes[name] = whole.astype(np.int64)
+        for name, packed in bits.items():
+            self.counts[name].add(packed)
+        for name, added in wholes.items():  # in place, of one shape: this cannot fail
+            if name in self.total:
+                self.total[name] += added
             else:
-                self.total[part.name] = whole.astype(np.int64)
+                self.total[name] = added
 
     def sums(self, clients: int) -> Sums:
         """All sums as numbers again."""

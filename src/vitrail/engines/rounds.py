@@ -7,6 +7,7 @@ Everything else is here, in replies.py and, for rounds without a barrier, in fre
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,17 +18,18 @@ from vitrail.engines.replies import (
     InTurn,
     Relay,
     Taken,
+    Tally,
     each_of,
     read_reply,
     relays_of,
     still_under_way,
 )
-from vitrail.engines.robust import Norms, tally_for
-from vitrail.errors import Malformed
+from vitrail.engines.robust import Norms, RobustTally, tally_for
+from vitrail.errors import reason_of
 from vitrail.methods.base import Declared, Method, Sums
 from vitrail.rng import Rng
 from vitrail.state import State, finite
-from vitrail.wire.message import Kind
+from vitrail.wire.message import Kind, Part
 
 
 @dataclass
@@ -116,11 +118,9 @@ def play(
                 again.append(client)
                 continue
             for name, taken in turn.put(client, reply):
-                if (received := accept(method, server, name, taken, declared, outcome)) is None:
+                if (received := accept(method, server, name, taken, tally, outcome, norms)) is None:
                     continue
                 server = received
-                tally.add(taken)
-                norms.add(name, taken)
                 relays += relays_of(name, (x.part for x in taken), recipients)
             tell(outcome)
 
@@ -149,7 +149,6 @@ def hear(
         outcome.left_out[client] = reply.reason
         return None
     outcome.answered.append(client)
-    outcome.floats_up += sum(4 * (declared[x.part.name].numbers or x.array.size) for x in reply)
     return reply
 
 
@@ -158,17 +157,34 @@ def accept(
     server: State,
     client: str,
     reply: tuple[Taken, ...],
-    declared: Mapping[str, Declared],
+    tally: Tally | RobustTally,
     outcome: Outcome,
+    norms: Norms | None = None,
 ) -> State | None:
-    """The server's state with a reply, or None where it is well-formed, but not what the method can use."""
+    """Put a reply into the server's state and the sums.
+
+    Returns:
+        The server's state with the reply. None where the reply is well-formed but cannot be used, whatever was raised:
+        then the client is excluded, and neither the state nor the sums have anything of it.
+    """
     try:
-        each = each_of(reply, declared)
-        return method.receive(server, client, each) if each else server
-    except Malformed as e:
+        each = each_of(reply, tally.declared)
+        received = method.receive(server, client, each) if each else server
+        floats = sum(4 * _numbers(x.part, tally.declared[x.part.name]) for x in reply)
+        if norms is not None:
+            norms.add(client, reply)
+        tally.add(reply)
+    except Exception as e:
         outcome.answered.remove(client)
-        outcome.left_out[client] = f"reply refused: {e}"
+        outcome.left_out[client] = f"reply refused: {reason_of(e)}"
         return None
+    outcome.floats_up += floats
+    return received
+
+
+def _numbers(part: Part, d: Declared) -> int:
+    """How many numbers a part stands for."""
+    return d.numbers or (math.prod(part.shape) if d.unpack is None else d.size) or 0
 
 
 def close(
@@ -192,7 +208,11 @@ def close(
     if who and len(outcome.answered) < quorum:
         outcome.void = f"{len(outcome.answered)} of {len(who)} clients answered, quorum is {quorum}"
         return after, outcome
-    closed = method.close_round(server, sums, rng.child("close"))
+    try:
+        closed = method.close_round(server, sums, rng.child("close"))
+    except Exception as e:  # what clients sent, in this round or before, may be more than the method can handle
+        outcome.void = f"the round could not be closed: {reason_of(e)}"
+        return after, outcome
     if not finite(closed):
         outcome.void = "the server's state would no longer be finite"
         return after, outcome

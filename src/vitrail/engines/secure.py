@@ -34,7 +34,7 @@ from vitrail.engines.secure_client import (
     bytes_part,
     write_names,
 )
-from vitrail.errors import Malformed, VitrailError
+from vitrail.errors import VitrailError, reason_of
 from vitrail.methods.base import Declared, Method, Sums
 from vitrail.privacy import secagg
 from vitrail.privacy.modular import Whole, Words, layout
@@ -83,12 +83,13 @@ def gather(method: Method, post: Post, who: Sequence[str], ask: Ask, tell: Tell)
     signatures = talk.confirmed(group, alive)
     if len(signatures) < method.task.secure:
         return _too_few(signatures, who, method, "confirmed whose numbers arrived")
+    opened = talk.opened(group, signatures)
     try:
-        for key, way in left_in_sum(group, set(talk.letters), set(alive), talk.keys, talk.opened(group, signatures)):
+        for key, way in left_in_sum(group, set(talk.letters), set(alive), talk.keys, opened):
             secagg.add_mask(total, key, way)
         return Sums({name: kind.total(total[name], len(alive)) for name, kind in kinds.items()}, len(alive))
-    except Malformed as e:
-        return Failure(str(e))
+    except Exception as e:
+        return Failure(reason_of(e))
 
 
 def _too_few(left: Iterable[str], who: Sequence[str], method: Method, did: str) -> Failure:
@@ -111,8 +112,8 @@ class _Talk:
             try:
                 shown = Shown.read(bytes(reply[0].array)).check_points()
                 self.keys[client] = shown.check(self.post.run, self.post.fed.round, client)
-            except Malformed as e:
-                self.lost[client] = f"reply refused: {e}"
+            except Exception as e:
+                self.lost[client] = f"reply refused: {reason_of(e)}"
         signers: set[bytes] = set()
         for client in [c for c in who if c in self.keys]:
             if self.keys[client].signer in signers:  # the others would refuse both
@@ -153,8 +154,8 @@ class _Talk:
             ):
                 try:
                     words = {x.part.name: kinds[x.part.name].unpack(x.array) for x in reply}
-                except Malformed as e:
-                    self.lost[client] = f"reply refused: {e}"
+                except Exception as e:
+                    self.lost[client] = f"reply refused: {reason_of(e)}"
                     continue
                 for name, a in words.items():
                     total[name] += a

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from vitrail import config
@@ -19,7 +20,7 @@ from vitrail.data.pictures import Dataset
 from vitrail.data.specs import parse_partition
 from vitrail.data.split import not_held_out
 from vitrail.engines.client import private_file
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, printable
 from vitrail.evaluate.evaluation import evaluate
 from vitrail.evaluate.kept import Column, file_digest, read
 from vitrail.evaluate.measure import Measure, with_note
@@ -95,7 +96,7 @@ def show_clients(columns: Sequence[Column], console: Console) -> None:
         table.add_column(title)
     for c in columns:
         own = [m for m in c.measures if m.name in FAMILIES]
-        table.add_row(c.name, *map(with_interval, own), f"{own[0].n_real:,}/{own[0].n_fake:,}")
+        table.add_row(escape(printable(c.name)), *map(with_interval, own), f"{own[0].n_real:,}/{own[0].n_fake:,}")
     table.add_row(MEAN, *(with_interval(m) for m in by_client(columns) if MEAN in m.name))
     console.print(table)
     console.print(f"\nIn brackets: 95% intervals over other pictures; of the mean, {TOGETHER}.", markup=False)

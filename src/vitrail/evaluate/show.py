@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from vitrail.errors import printable
 from vitrail.evaluate.kept import Column
 from vitrail.report.evaluation import with_interval
 
@@ -18,7 +20,7 @@ def show(columns: Sequence[Column], console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("measure", no_wrap=True)
     for title in (*(c.name.partition(" (")[0] for c in columns), "real/made"):
-        table.add_column(title)
+        table.add_column(escape(printable(title)))
     notes: dict[str, list[str]] = {}
     network = ""
     for rows in zip(*(c.measures for c in columns), strict=True):
@@ -26,13 +28,15 @@ def show(columns: Sequence[Column], console: Console) -> None:
         if m.extractor != network:
             network = m.extractor
             table.add_row(f"[dim]by {network}[/dim]")
-        table.add_row(f"{m.name} {ARROWS[m.better]}", *map(with_interval, rows), f"{m.n_real:,}/{m.n_fake:,}")
+        table.add_row(
+            f"{escape(printable(m.name))} {ARROWS[m.better]}", *map(with_interval, rows), f"{m.n_real:,}/{m.n_fake:,}"
+        )
         if m.note:
             notes.setdefault(m.note, []).append(m.name)
     console.print(table)
     console.print("\nIn brackets: 95% intervals over other pictures. real/made: how many pictures of each.")
     for note, names in notes.items():
-        console.print(f"{', '.join(dict.fromkeys(names))}: {note}", markup=False)
+        console.print(f"{printable(', '.join(dict.fromkeys(names)))}: {note}", markup=False)
     for c in columns:
         if " (" in c.name:
-            console.print(c.name, markup=False)
+            console.print(printable(c.name), markup=False)

@@ -54,13 +54,24 @@ class Declared:
 
     how: Literal["sum", "each", "relay"]
     codec: str
-    size: int | None  # number of elements; None: any, up to `limit_bytes`
+    size: int | None  # number of elements; None: any, up to `limit_bytes`, and an empty part has the shape (0,)
     limit: float = 2.0**16  # largest magnitude of an element of a sum; a larger one is refused
     least: float = -math.inf  # the smallest element of a sum, where it is not minus the limit
     limit_bytes: int = 2**28  # of a part of any size; one of a known size has room for its elements
     unpack: Callable[[State, Array], Array] | None = None  # from bytes, coded under the server's state, to the numbers
     numbers: int | None = None  # how many an `each` part stands for that is coded to bytes
     over: str = ""  # what the method divides a sum by: a part such as `weight`, or CLIENTS; empty: it is no mean
+    shape: tuple[int | None, ...] = (None,)  # what it has on the wire; None: any length that fits the size
+
+    def has_shape(self, shape: tuple[int, ...]) -> bool:
+        """Whether a part of this shape on the wire is what was declared."""
+        if self.size is None and shape == (0,):
+            return True
+        if self.size is not None and self.unpack is None and math.prod(shape) != self.size:
+            return False
+        return len(shape) == len(self.shape) and all(
+            want in (None, n) for n, want in zip(shape, self.shape, strict=True)
+        )
 
     @property
     def most_bytes(self) -> int:

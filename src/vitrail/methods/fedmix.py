@@ -50,7 +50,8 @@ class NaiveMix(Classifying):
     def declares(self) -> Mapping[str, Declared]:
         c, h, w = self.task.shape
         bounds = {"means": self.means * c * h * w, "mean_labels": 4 * self.means * self.task.classes}
-        shared = {name: Declared("each", CODECS[name], None, limit_bytes=bound) for name, bound in bounds.items()}
+        shapes = {"means": (None, c, h, w), "mean_labels": (None, self.task.classes)}
+        shared = {n: Declared("each", CODECS[n], None, limit_bytes=bounds[n], shape=shapes[n]) for n in CODECS}
         return {**super().declares(), **shared}
 
     # -- server ---------------------------------------------------------------------------------------------------
@@ -64,18 +65,15 @@ class NaiveMix(Classifying):
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         """A client's means, which it sends once."""
+        rows = len(parts["means"])
+        if len(parts["mean_labels"]) != rows:
+            raise Malformed(f"{rows:,} means and labels of {len(parts['mean_labels']):,}")
         if not parts["means"].size:
             return server
-        rows = parts["means"].size // int(np.prod(self.task.shape))
-        if (
-            parts["means"].size != rows * np.prod(self.task.shape)
-            or parts["mean_labels"].size != rows * self.task.classes
-        ):
-            raise Malformed(f"{parts['means'].size:,} pixels and {parts['mean_labels'].size:,} labels are no means")
         if not ((parts["mean_labels"] >= 0) & (parts["mean_labels"] <= 1)).all():
             raise Malformed("labels of means outside 0 to 1")
-        share: dict[str, Array] = {"means": parts["means"].reshape(rows, *self.task.shape)}
-        share["mean_labels"] = parts["mean_labels"].reshape(rows, self.task.classes)
+        share: dict[str, Array] = {"means": parts["means"]}
+        share["mean_labels"] = parts["mean_labels"]
         return {**server, "shares": {**server["shares"], client: share}}
 
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:

@@ -21,13 +21,14 @@ import torch
 
 from vitrail.data.pictures import Pictures
 from vitrail.determinism import one_thread
+from vitrail.errors import Malformed
 from vitrail.methods.base import Declared, Incoming, Outgoing, Reply
 from vitrail.methods.localgan import LocalGan
 from vitrail.methods.localgan_training import User, new_discriminator
 from vitrail.nets.dcgan import initialise
 from vitrail.nets.flat import to_vector, vector_size
 from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.state import State, finite
 from vitrail.wire.codecs import Array
 
 
@@ -45,8 +46,8 @@ class FullGan(LocalGan):
             sizes = vector_size(self.generator()), vector_size(self.discriminator(self.architecture))
         self.fits(self.steps * sum(sizes))
         parts = {
-            "generators": Declared("each", "float32", self.steps * sizes[0]),
-            "discriminators": Declared("each", "float32", self.steps * sizes[1]),
+            "generators": Declared("each", "float32", self.steps * sizes[0], shape=(self.steps, sizes[0])),
+            "discriminators": Declared("each", "float32", self.steps * sizes[1], shape=(self.steps, sizes[1])),
         }
         return parts | self.declares_besides()
 
@@ -61,6 +62,8 @@ class FullGan(LocalGan):
         rows = parts["generators"].reshape(self.steps, -1)
         mean = self.averaged(server["users"].get(client), rows)
         user = {"generator": np.array(rows[-1]), "labels": self.labels_said(parts), **mean}
+        if not finite(user):
+            raise Malformed("the mean of its G is no longer finite")
         return {**server, "users": dict(sorted({**server["users"], client: user}.items()))}
 
     # -- client ---------------------------------------------------------------------------------------------------

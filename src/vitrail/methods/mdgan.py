@@ -79,7 +79,7 @@ class MdGan(Simple):
         c, h, w = self.task.shape
         one = Declared("sum", "float32", 1)
         parts = {
-            "gradient": Declared("each", self.wire, self.batch * c * h * w),
+            "gradient": Declared("each", self.wire, self.batch * c * h * w, shape=(self.batch, c, h, w)),
             "metric.loss_g": one,
             "metric.loss_d": one,
         }

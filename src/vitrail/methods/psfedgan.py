@@ -42,7 +42,7 @@ from vitrail.methods.psfedgan_coding import Coding
 from vitrail.methods.psfedgan_settings import PsFedGanSettings
 from vitrail.privacy.primitives import public
 from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.state import State, finite
 from vitrail.wire.codecs import Array
 
 DIGEST = 32  # bytes of a key, and of a digest
@@ -66,12 +66,13 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         numbers = self.planned_numbers()
         most = max(D_BYTES, self.fits(max(numbers)) if self.d_coding == "plain" else 4 * max(numbers))
         codec, coded = ("float32", None) if self.d_coding == "plain" else ("bytes", numbers[0])
+        shape = (self.steps, None) if self.d_coding == "plain" else (None,)
         parts = {
             "digest": Declared("each", "bytes", DIGEST),
             "generation": Declared("each", "int32", 1),
             "seed": Declared("each", "seed", 1),
             "architecture": Declared("each", "bytes", None, limit_bytes=40),
-            "discriminators": Declared("each", codec, None, limit_bytes=most, numbers=coded),
+            "discriminators": Declared("each", codec, None, limit_bytes=most, numbers=coded, shape=shape),
             "metric.sent_back": Declared("sum", "float32", 1),
         }
         if self.key_from == "agree":
@@ -175,8 +176,8 @@ class PsFedGan(PsFedGanSettings, LocalGan):
                 "goes on, the two machines compute differently: use the same torch version and kind of processor"
                 + ("; or the two have different key files)" if self.key_from == "file" else ")")
             )
-        if not twins.finite(after):
-            raise Malformed(f"G is no longer finite after {twin.steps} steps; lower lr")
+        if not finite({**after, **mean}):
+            raise Malformed(f"G or its Adam is no longer finite after {twin.steps} steps; lower lr")
         after |= {"key": key, "digest": digest, "labels": list(said.labels), **said.kept(), **mean}
         return {**server, "twins": dict(sorted({**server["twins"], client: after}.items()))}
 

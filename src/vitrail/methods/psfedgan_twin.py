@@ -88,8 +88,3 @@ def digest(twin: State, published: Array, secret: Secret) -> bytes:
     for _, averages in sorted((twin["adam"] or {}).items()):
         pieces += [np.asarray(t.cpu(), "<f4").tobytes() for _, t in sorted(averages.items())]
     return secret.digest(*pieces, np.asarray(published, "<f4").tobytes())
-
-
-def finite(twin: State) -> bool:
-    """Whether all of G is numbers."""
-    return bool(np.isfinite(twin["generator"]).all())

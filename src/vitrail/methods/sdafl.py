@@ -58,7 +58,7 @@ class SdaFl(Classifying):
         if self.task.classes >= UNSURE:
             raise VitrailError(f"sdafl: {self.task.classes} classes; pseudo labels are for fewer than {UNSURE}")
         pixels = self.made * int(np.prod(self.task.shape))
-        shared = {"pictures": Declared("each", "bytes", None, limit_bytes=pixels)}
+        shared = {"pictures": Declared("each", "bytes", None, limit_bytes=pixels, shape=(self.made, *self.task.shape))}
         return {**super().declares(), **shared, "labels": Declared("each", "bytes", self.made)}
 
     # -- server ---------------------------------------------------------------------------------------------------
@@ -83,9 +83,7 @@ class SdaFl(Classifying):
             if client not in server["shares"]:
                 raise Malformed("labels of pictures that it never shared")
             return after
-        if sent.size != self.made * np.prod(self.task.shape):
-            raise Malformed(f"{sent.size:,} pixels are not {self.made} pictures")
-        share = {"pictures": sent.reshape(self.made, *self.task.shape)}
+        share = {"pictures": sent}
         return {**after, "shares": {**server["shares"], client: share}}
 
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:

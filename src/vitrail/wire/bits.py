@@ -35,23 +35,20 @@ class BitCounts:
         """Add a mask of packed bits, the first position highest, as np.packbits makes it."""
         words = np.zeros(-(-self.size // 64), np.uint64)
         words.view(np.uint8)[: len(packed)] = packed
-        self._carry(words, 0)
-
-    def _carry(self, words: Words, i: int) -> None:
+        planes: list[Words] = []  # those that change; put in place once nothing can fail any more
+        for plane, other in zip(self.planes, self.waiting, strict=True):
+            if other is None:
+                break
+            either = plane ^ other  # a full adder: plane + other + words
+            planes.append(either ^ words)
+            either &= words
+            words = plane & other
+            words |= either
+        i = len(planes)
         if i == len(self.planes):
             self.planes.append(np.zeros_like(words))
             self.waiting.append(None)
-        other = self.waiting[i]
-        if other is None:
-            self.waiting[i] = words
-            return
-        plane, self.waiting[i] = self.planes[i], None
-        either = plane ^ other
-        np.bitwise_and(plane, other, out=other)  # a full adder: plane + other + words
-        np.bitwise_xor(either, words, out=plane)
-        either &= words
-        other |= either
-        self._carry(other, i + 1)
+        self.planes[:i], self.waiting[:i], self.waiting[i] = planes, [None] * i, words
 
     def totals(self) -> NDArray[np.int32]:
         """The counts."""

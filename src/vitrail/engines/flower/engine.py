@@ -15,7 +15,7 @@ from vitrail.engines.flower.carry import TRAIN, packed, unpacked
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Ask, Outcome
-from vitrail.errors import VitrailError
+from vitrail.errors import printable, reason_of
 from vitrail.methods.base import Method
 from vitrail.wire.message import LARGEST
 
@@ -133,7 +133,7 @@ class Flower:
             if client in heard:
                 continue
             if asked.node is None and self.roster.lost(client):
-                came.append((client, Failure(_clean(self.roster.refusal(client) or _NOT_THERE))))
+                came.append((client, Failure(printable(self.roster.refusal(client) or _NOT_THERE))))
             elif time.monotonic() > asked.until:
                 came.append((client, Failure(f"did not answer within {self.roster.timeout:g} s")))
         return came
@@ -142,12 +142,12 @@ class Flower:
         if reply.has_error():
             if reply.error.code in _GONE:
                 return Failure(_NOT_THERE)
-            return Failure(f"its node failed: {_clean(reply.error.reason or 'it gives no reason')}")
+            return Failure(f"its node failed: {printable(reply.error.reason or 'it gives no reason', 200)}")
         try:
             words, data = unpacked(reply, self.largest)
-        except VitrailError as e:
-            return Failure(f"reply refused: {e}")
-        return Failure(_clean(words)) if words else data
+        except Exception as e:
+            return Failure(f"reply refused: {reason_of(e)}")
+        return Failure(printable(words, 200)) if words else data
 
 
 def largest_reply(method: Method) -> int:
@@ -158,8 +158,3 @@ def largest_reply(method: Method) -> int:
     for d in declared.values():
         total += prod((d.most_bytes, clients if d.how == "relay" else 1))
     return min(total, LARGEST)
-
-
-def _clean(text: str) -> str:
-    """One line, short and harmless to a terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)[:200]

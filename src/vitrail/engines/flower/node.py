@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -28,7 +29,7 @@ from vitrail.engines.flower.image_facts import ImageFacts, facts_key, stored_fac
 from vitrail.engines.flower.laid import laid, lay
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.signed_client import NONCE, Signed
-from vitrail.errors import Malformed, Refused, VitrailError, nearest
+from vitrail.errors import Malformed, Refused, VitrailError, nearest, printable
 from vitrail.privacy.policy import KEYS as POLICY
 from vitrail.privacy.policy import Policy, from_config
 from vitrail.privacy.signing import kept_key, public_key
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 DESCRIBE = "query.describe"  # as carry.py has it, which needs Flower
 LONGEST_LOG = 2**16  # bytes of refusals.log; the oldest lines go first
 T = TypeVar("T")
+MOST_CLASSES = 10_000
+SHAPES = (range(1, 5), range(1, 4097), range(1, 4097))  # channels, height, width: as data/resize.py allows
 Value = bool | int | float | str
 
 
@@ -63,24 +66,48 @@ class Description:
     @property
     def public(self) -> bytes:
         """The key that it signs with."""
-        try:
-            return bytes.fromhex(self.key)
-        except ValueError:
-            raise Malformed(f"{self.name!r} shows no key") from None
+        return bytes.fromhex(self.key)
 
     @staticmethod
     def read(text: str) -> Description:
-        """As it came, or why the node takes no part."""
+        """Read a description that a node sent.
+
+        Args:
+            text: What came; nothing is known of it.
+
+        Returns:
+            The description: name, key, shape and classes have been checked.
+
+        Raises:
+            VitrailError: The node refuses to take part, in its own words, or the text is no description.
+        """
         try:
             found = json.loads(text)
             if "refuses" in found:
-                raise VitrailError(
-                    f"{str(found.get('name', ''))[:60]}: {str(found['refuses'])[:500]}".removeprefix(": ")
-                )
-            shape, classes = tuple(map(int, found["shape"])), tuple(map(str, found["classes"]))
-            return Description(str(found["name"]), str(found["key"]), shape, classes)
+                who, why = printable(str(found.get("name", "")), 60), printable(str(found["refuses"]))
+                raise VitrailError(f"{who}: {why}".removeprefix(": "))
+            name, key, shape, classes = (found[field] for field in ("name", "key", "shape", "classes"))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             raise Malformed(f"its description cannot be read: {type(e).__name__}") from None
+        if not _is_name(name):
+            raise Malformed("its name is not 1 to 255 bytes of printable text")
+        if not (isinstance(key, str) and re.fullmatch("[0-9a-f]{64}", key)):
+            raise Malformed(f"{name}: its key is not 64 hexadecimal digits")
+        if not (isinstance(shape, list) and len(shape) == 3 and all(map(_in, shape, SHAPES))):
+            raise Malformed(f"{name}: its pictures have an impossible shape")
+        if not (isinstance(classes, list) and len(classes) <= MOST_CLASSES and all(map(_is_name, classes))):
+            raise Malformed(f"{name}: its labels are not at most {MOST_CLASSES:,} names of 1 to 255 printable bytes")
+        if len(set(classes)) < len(classes):
+            raise Malformed(f"{name}: two of its labels have the same name")
+        return Description(name, key, tuple(shape), tuple(classes))
+
+
+def _is_name(text: object) -> bool:
+    return isinstance(text, str) and text == printable(text, 256) and 1 <= len(text.encode()) <= 255
+
+
+def _in(n: object, bounds: range) -> bool:
+    return type(n) is int and n in bounds
 
 
 class Party(Protocol):

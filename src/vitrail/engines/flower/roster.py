@@ -16,7 +16,7 @@ from vitrail.engines.flower.node import Description
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.signed import Server
 from vitrail.engines.signed_client import NONCE, asked_under
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, printable, reason_of
 from vitrail.privacy.signing import SIGNATURE
 
 EVERY = 2.0  # seconds between two looks at who is there
@@ -68,7 +68,8 @@ class Roster:
             self.looked = time.monotonic()
         if self.asked:
             for reply in self.grid.pull_messages(list(self.asked)):
-                self._hear(*self.asked.pop(reply.metadata.reply_to_message_id), reply)
+                if (message := reply.metadata.reply_to_message_id) in self.asked:
+                    self._hear(*self.asked.pop(message), reply)
 
     def _hear(self, node: int, asked: bytes, reply: Message) -> None:
         if reply.has_error():  # its machine may be too busy: asking at once would make it busier
@@ -81,8 +82,8 @@ class Roster:
             if self.proof:
                 self.proof.proven(found.name, found.public, asked, text.encode(), signature, DESCRIBE)
             self.found[node] = found
-        except VitrailError as e:
-            self.refused[node] = str(e)
+        except Exception as e:  # whatever one node says, the run goes on without it
+            self.refused[node] = reason_of(e)
 
     def node(self, client: str) -> int | None:
         """The node of a client, if it is there and holds what it should; of one node's two numbers the newest."""
@@ -128,7 +129,7 @@ class Roster:
                 found.append(f"{d.name}: another node has this name already")
             elif self.wanted is not None and d.name not in self.wanted:
                 found.append(f"{d.name}: the run began without it")
-        return sorted(found)
+        return sorted(map(printable, found))
 
     def gather(self, clients: int) -> list[str]:
         """Wait until so many nodes hold pictures of one kind; sets the terms' shape and classes to theirs."""

@@ -7,7 +7,7 @@ import os
 import secrets
 import shlex
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from vitrail.engines.flower.roster import Roster
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.replies import Failure
 from vitrail.engines.signed import Names, Server
-from vitrail.errors import Malformed, VitrailError
+from vitrail.errors import Malformed, VitrailError, printable
 from vitrail.folder import Folder
 from vitrail.home import home
 from vitrail.plan import Plan, assemble, complete
@@ -65,7 +65,9 @@ def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
                 f"out={place.path} holds a run with other settings; use those of {place.settings}, or another out="
             )
         roster.terms, roster.wanted = Terms.of(plan), plan.clients
-        roster.found |= {int(node): Description.read(text) for node, text in facts.get("there", {}).items()}
+        for node, text in facts.get("there", {}).items():
+            with suppress(VitrailError):  # written by an earlier version that read anything: it is asked again
+                roster.found[int(node)] = Description.read(text)
         roster.wait(plan.clients, settings.timeout)
         there = {str(node): d.text() for node, d in roster.found.items()}  # what is known need not be asked again
         _keep(place, facts | {"id": plan.id.hex(), "there": there}, plan)
@@ -169,11 +171,11 @@ def deliver(grid: Grid, roster: Roster, plan: Plan) -> dict[str, int]:
     delivered = {}
     for client, answer in post.ask((client, model) for client in plan.clients):
         if isinstance(answer, Failure):
-            print(f"{client} has no model: {answer.reason}")
+            print(f"{printable(client)} has no model: {answer.reason}")
             continue
         delivered[client] = len(model)
         try:
             ledger.once(kind="statement", client=client, **read_statement(answer, client, plan.id.hex()))
         except Malformed as e:
-            print(f"{client}: {e}; the ledger has no statement of it")
+            print(f"{printable(client)}: {e}; the ledger has no statement of it")
     return delivered

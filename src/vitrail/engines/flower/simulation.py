@@ -147,7 +147,7 @@ class Virtual:
     def describe(self, terms: Terms) -> Description:
         """Who this is in the run."""
         name = _facts(self.root, terms.id)["names"][self.index]
-        return Description(name, name, terms.shape, terms.classes)
+        return Description(name, f"{self.index:064x}", terms.shape, terms.classes)
 
     def client(self, terms: Terms) -> Client:
         """This node as a client of the run."""

@@ -83,6 +83,8 @@ class SdaFl(Classifying):
             if client not in server["shares"]:
                 raise Malformed("labels of pictures that it never shared")
             return after
+        if sent.shape != (self.made, *self.task.shape):
+            raise Malformed(f"pictures of shape {sent.shape} are not {self.made} pictures")
         share = {"pictures": sent}
         return {**after, "shares": {**server["shares"], client: share}}
 

@@ -22,6 +22,7 @@ class Toy:
     task: Task = Task((1, 8, 8), 0, 6, 3)
     defaults: ClassVar[Mapping] = {}
     acknowledges: ClassVar[bool] = False
+    mechanism: ClassVar[None] = None
 
     def declares(self):
         return {

@@ -42,7 +42,7 @@ def run_cli(*words):
 def test_a_private_run_is_audited_and_reported(private):
     done = run_cli(private, "--attacks", "canaries,membership", "--canaries", 40, "-n", 200)
     assert done.exit_code == 0, done.output
-    assert "Claim, by the ledger: ε = 1 at δ = 1e-05" in done.output
+    assert "Claim, by the ledger: simulated, with noise from the seed: ε = 1 at δ = 1e-05" in done.output
     assert "ε found, at least" in done.output
     assert "No attack found more than was claimed" in done.output
     tree = json.loads((private / "audit.json").read_text())

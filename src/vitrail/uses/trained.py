@@ -53,7 +53,8 @@ class Trained:
         """From the server's state and the clients' private ones."""
         D_s = {name: _discriminator(method, state["style_discriminator"]) for name, state in clients.items()}
         made = {name: method.products(server, state)["generator"] for name, state in clients.items()}
-        nets = {name: open_model(model, ()).net.requires_grad_(False) for name, model in made.items()}
+        names = tuple(map(str, range(method.task.classes)))
+        nets = {name: open_model(model, names).net.requires_grad_(False) for name, model in made.items()}
         D_c = method.content()["discriminator"]
         vector = to_vector(D_c)
         vector[learned(D_c)] = server["discriminator"]

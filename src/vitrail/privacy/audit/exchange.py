@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitrail.data.pictures import Pictures
@@ -30,6 +30,8 @@ class Answer:
 
 def ask(method: Method, server: State, name: str, pictures: Pictures, rng: Rng, begun: State | None = None) -> Answer:
     """Ask a client for its first answer: a new one, or one that an auditor let begin with this state."""
+    # an auditor's client may have any number of images
+    method = replace(method, task=replace(method.task, images=0))  # type: ignore[type-var]
     opened, _ = method.open_round(server, [name], rng.child("server", name))
     told = method.broadcast(opened, name, True)
     parts = tuple(make_part(part, codec, array) for part, (codec, array) in told.parts.items())

@@ -115,18 +115,20 @@ def privacy(
     from pathlib import Path
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from vitrail.errors import printable
     from vitrail.privacy.explain import claim_rows, other_choices, read_run_ledger, said
 
     console = Console(highlight=False)
 
     def show(title: str, rows: list[tuple[str, str]]) -> None:
-        table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+        table = Table(title=escape(title), title_justify="left", box=None, show_header=False, pad_edge=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for name, text in rows:
-            table.add_row(name, text.replace("[", r"\["))
+            table.add_row(escape(printable(name)), escape(printable(text, None)))
         console.print(table)
 
     if Path(what).is_dir():

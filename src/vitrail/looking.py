@@ -16,6 +16,7 @@ from vitrail.folder import public_name
 from vitrail.nets.features import TRAINED_ON
 from vitrail.plan import Plan
 from vitrail.privacy.run_ledger import RunLedger
+from vitrail.state import tree_digest
 
 
 def _draws(s: Settings, done: int) -> bool:
@@ -105,12 +106,15 @@ def _keep(
 def finish(plan: Plan, fed: Federation, gauge: Gauge | None, ledger: RunLedger) -> None:
     """Write what came out: the generator as the model, or the classifier where there is no other."""
     folder, products = plan.folder, plan.method.products(fed.server)
+    digests = {name: tree_digest(product.tree) for name, product in products.items()}
+    measured = any("fd" in row or "accuracy" in row for row in folder.rows())
+    ledger.closes(digests, tree_digest(fed.server), measured)
     model = "generator" if "generator" in products else "classifier"
     # The model last: where it stands, all else does.
     names = sorted(products, key=lambda n: n == model)
     places = {n: folder.model if n == model else folder.path / f"{n}.safetensors" for n in names}
-    measured = {"ruler": gauge.ruler} if gauge and model == "generator" else {}
-    _keep(plan, fed, places, folder.rows(), measured, ledger)
+    ruler = {"ruler": gauge.ruler} if gauge and model == "generator" else {}
+    _keep(plan, fed, places, folder.rows(), ruler, ledger)
     if model == "generator":
         generator = load(folder.model)
         generator.grid(folder.path / "samples.png", generator.page)

@@ -119,9 +119,12 @@ def assemble(
         images=max(map(len, shares.indices), default=0),
     )
     method = config.build_method(settings, task)
-    start, start_digest, start_run = _earlier(settings)
+    start, start_digest = _earlier(settings)
     run = config.identity(settings, content, start_digest)
-    earlier = inherited(Path(settings.start), start_run, method.mechanism, deployed) if settings.start else None
+    seed = settings.seed if settings.entropy == "seed" else None
+    earlier = None
+    if settings.start:
+        earlier = inherited(Path(settings.start), store.tree_digest(start), method.mechanism, deployed, seed)
     if psi := feature_network(settings):
         load_features(psi)  # what is missing shows here, not in every client
         if saw(psi, data.name):
@@ -235,10 +238,10 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _earlier(s: Settings) -> tuple[store.State | None, str, bytes]:
-    """The server's state where `from` ended, a digest of its content, and the id of that run."""
+def _earlier(s: Settings) -> tuple[store.State | None, str]:
+    """The server's state where `from` ended, and a digest of its checkpoint."""
     if s.start is None:
-        return None, "", b""
+        return None, ""
     place = Folder(Path(s.start))
     if not place.checkpoint.exists():
         raise VitrailError(
@@ -247,6 +250,5 @@ def _earlier(s: Settings) -> tuple[store.State | None, str, bytes]:
     was = config.resolve(str(place.settings), {}).method
     if was != s.method:
         raise VitrailError(f"from={s.start}: that run is of method {was}, this one of {s.method}; take one of the same")
-    tree = store.load(place.checkpoint)
-    state: store.State = tree["federation"]["server"]
-    return state, digest(place.checkpoint.read_bytes()).hex(), bytes(tree["run"])
+    state: store.State = store.load(place.checkpoint)["federation"]["server"]
+    return state, digest(place.checkpoint.read_bytes()).hex()

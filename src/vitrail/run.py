@@ -188,7 +188,8 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
     folder.rewind(fed.round)
     if not saved and any(map(len, plan.partition.indices)):
         draw_partition(plan.partition, plan.data, folder.partition)
-    ledger = RunLedger(folder.ledger, plan, lambda: plan.key or kept_key(folder.key))
+    head = str(saved.get("ledger", "")) if saved else ""
+    ledger = RunLedger(folder.ledger, plan, lambda: plan.key or kept_key(folder.key), head)
     journal = Journal(folder.answers)
 
     def chosen(t: int) -> list[str]:
@@ -196,6 +197,7 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
 
     def save() -> None:
         tree = {"run": plan.id, "federation": fed.tree(), "closed": closed, "split": plan.split}
+        tree["ledger"] = ledger.head
         store.save(folder.checkpoint, tree, private=True)
         journal.clear()
 
@@ -234,7 +236,6 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
             _check_void(void, outcome, folder)
         journal.clear()  # a kill may have come between the last checkpoint and this
         _check_closed(closed, folder)
-        ledger.closes()
         finish(plan, fed, gauge, ledger)
         draw_personal(plan, fed.server)
     return _ended(plan, watch)

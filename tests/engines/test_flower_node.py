@@ -26,6 +26,7 @@ from vitrail.methods import METHODS
 from vitrail.methods.base import Model
 from vitrail.plan import prepare
 from vitrail.privacy.run_ledger import recompute
+from vitrail.privacy.signing import Key
 from vitrail.privacy.statement import check_statement, read_statement
 from vitrail.rng import Rng
 from vitrail.wire.message import Header, Kind, Message, decode, encode, make_part
@@ -133,21 +134,47 @@ def test_private_files_are_the_owners_and_the_model_is_not(plan, tmp_path):
 def test_a_node_signs_how_often_it_answered_and_the_ledger_is_held_to_it(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
     terms = Terms.of(plan)
-    entry = read_statement(ours.keep(terms, made), "client-1", terms.id)
+    key = bytes.fromhex(ours.describe(terms).key)
+    raw = ours.keep(terms, made)
+    entry = read_statement(raw, "client-1", terms.id, key, 1)
     facts = check_statement(entry)
     assert (facts["answers"], facts["mechanism"]) == (1, "none")
-    assert entry["node_key"] == ours.describe(terms).key
     with pytest.raises(Malformed, match="not signed by the key"):
         check_statement({**entry, "statement": entry["statement"].replace('"answers": 1', '"answers": 0')})
-    for other in (("client-2", terms.id), ("client-1", "00" * 16)):
-        with pytest.raises(Malformed, match="another client or run"):
-            read_statement(ours.keep(terms, made), *other)
-    opening = {"kind": "opening", "private": False}
+    for other in (("client-2", terms.id, key), ("client-1", "00" * 16, key), ("client-1", terms.id, bytes(32))):
+        with pytest.raises(Malformed, match="another client, run or key"):
+            read_statement(raw, *other, 1)
+    with pytest.raises(Malformed, match="states 1 answers and was asked 0 times"):
+        read_statement(raw, "client-1", terms.id, key, 0)
+    opening = {"kind": "opening", "private": False, "run": terms.id}
     asked = {"kind": "round", "round": 0, "asked": ["client-1"]}
     said = {"kind": "statement", "client": "client-1", **entry}
     assert recompute([opening, asked, said]) is False
-    with pytest.raises(Malformed, match="client-1 states that it answered 1 times; the ledger has asked it 0 times"):
+    with pytest.raises(Malformed, match="client-1 states 1 answers; the ledger has asked it 0 times"):
         recompute([opening, said])
+    with pytest.raises(Malformed, match="of another client or run"):
+        recompute([{**opening, "run": "00" * 16}, asked, said])
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"mechanism": "\x1b[2J"},
+        {"answers": True},
+        {"answers": -1},
+        {"more": 1},
+        {"mechanism": "dp-sgd"},
+        {"client": 3},
+    ],
+)
+def test_a_signed_statement_with_other_fields_than_one_has_is_refused(lie):
+    key = Key(bytes(32))
+    facts = {"client": "north", "run": "00", "answers": 1, "mechanism": "none", **lie}
+    text = json.dumps(facts)
+    signature = key.sign(b"node statement", text.encode()).hex()
+    raw = json.dumps({"statement": text, "node_key": key.public.hex(), "node_signature": signature}).encode()
+    with pytest.raises(Malformed, match="does not have the fields"):
+        read_statement(raw, "north", "00", key.public, 5)
 
 
 def test_a_node_stores_no_model_of_a_run_that_it_never_answered(plan, tmp_path):

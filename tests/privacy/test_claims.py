@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 import vitrail
+from vitrail import state as store
 from vitrail.config import resolve
 from vitrail.engines.flower.server import _settings, deployed
 from vitrail.errors import VitrailError
@@ -48,7 +49,8 @@ def test_a_start_that_was_not_private_makes_the_new_run_not_private(starts, tmp_
 
 
 def test_a_private_start_is_composed_with_the_new_run(starts):
-    alone, both = (opening(prepare(resolve("fedgan", {**GAN, **DP_SGD, "out": "-"}))), claimed(starts / "examples"))
+    alone = opening(prepare(resolve("fedgan", {**GAN, **DP_SGD, "out": "-"})))
+    both = claimed(starts / "examples", seed=1)
     assert both["private"] is True
     own = read_spent(alone["spent"])
     assert both["epsilon"] == pytest.approx(epsilon([*own, *own], both["delta"]), rel=1e-6)
@@ -56,8 +58,32 @@ def test_a_private_start_is_composed_with_the_new_run(starts):
     assert "together with the run that it started from; by itself 1" in both["says"]
 
 
+def test_a_start_whose_noise_follows_from_the_same_seed_is_no_composition(starts, tmp_path):
+    """The same seed draws the same noise, and the difference of two releases would have none."""
+    found = claimed(starts / "examples")
+    assert not found["private"]
+    assert "whose noise follows from the same seed: use another than seed=0, or entropy=os" in found["says"]
+    second = vitrail.train("fedgan", out=str(tmp_path / "2"), start=str(starts / "examples"), seed=1, **GAN, **DP_SGD)
+    assert not claimed(second.folder, seed=0)["private"], "nor may a third run draw the noise of the first again"
+    assert claimed(second.folder, seed=2)["private"]
+
+
+def test_a_start_with_noise_from_the_seed_is_named_whatever_the_new_noise_is(starts):
+    found = claimed(starts / "examples", entropy="os")
+    assert found["private"]
+    assert found["says"].startswith("simulated, with noise from the seed: ")
+
+
+def test_a_start_whose_state_is_not_the_one_its_ledger_names_cannot_be_verified(starts, tmp_path):
+    copy = tmp_path / "swapped"
+    shutil.copytree(starts / "examples", copy)
+    state = store.load(starts / "plain" / "checkpoint.safetensors")
+    store.save(copy / "checkpoint.safetensors", state, private=True)
+    assert "names another state than its checkpoint has" in claimed(copy, seed=1)["says"]
+
+
 def test_a_start_that_protects_another_unit_cannot_be_added_up(starts):
-    found = claimed(starts / "clients")
+    found = claimed(starts / "clients", seed=1)
     assert not found["private"]
     assert "which protects clients (replace one), and this run examples (add or remove one)" in found["says"]
 
@@ -73,7 +99,7 @@ def test_a_start_whose_ledger_is_missing_changed_or_unsigned_cannot_be_verified(
 
     assert "has no ledger.json" in changed("missing", lambda path: path.unlink())
     assert "was changed" in changed("edited", lambda path: path.write_text(path.read_text().replace("Poisson", "none")))
-    assert "no signatures" in changed("unsigned", unsigned)
+    assert "without signatures" in changed("unsigned", unsigned)
 
 
 def unsigned(path):
@@ -204,6 +230,8 @@ def test_a_ledger_of_another_key_is_refused_by_whoever_knows_the_right_one(run):
     def more_noise(entry):
         for one in entry.get("spent", []):
             one["multiplier"] *= 10
+        if "sigma" in entry:
+            entry["sigma"] *= 10
         if "epsilon" in entry:
             entry["epsilon"] = epsilon(read_spent(entry["spent"]), entry["delta"])
             entry["says"] = entry["says"].replace("ε = 9.8", f"ε = {entry['epsilon']:.3g}")
@@ -226,6 +254,114 @@ def test_a_closing_entry_must_count_the_answers_that_its_rounds_record(tmp_path)
     rechained(run.folder / "ledger.json", fewer, key=lambda: Key(bytes(32)))
     with pytest.raises(vitrail.errors.Malformed, match="counts 1 answers"):
         read_run_ledger(run.folder)
+
+
+def forged(run, change, more=()):
+    """Why a ledger is refused that somebody else has changed, extended and signed with a key of his own."""
+    (run.folder / "model.safetensors").unlink()
+    path, key = run.folder / "ledger.json", Key(bytes(32))
+    rechained(path, change, key=lambda: key)
+    ledger = Ledger(path, key=lambda: key)
+    for entry in more:
+        ledger.write(**entry)
+    with pytest.raises(vitrail.errors.Malformed) as refused:
+        read_run_ledger(run.folder)
+    return str(refused.value)
+
+
+def test_a_second_closing_entry_is_refused(run):
+    closing = read(run.folder / "ledger.json")[-1]
+    again = {k: v for k, v in closing.items() if k not in ("n", "previous", "hash", "key", "signature")}
+    assert "one closing" in forged(run, lambda _: None, [again])
+
+
+def test_a_claim_without_a_record_of_releases_is_refused(run):
+    def bare(entry):
+        entry.pop("spent", None)
+
+    assert "does not record what was released" in forged(run, bare)
+
+
+def test_a_claim_in_other_words_than_its_record_is_refused(run):
+    def bolder(entry):
+        if "says" in entry:
+            entry["says"] = "ε = 0.01 at δ = 1e-05 for one picture (formerly " + entry["says"] + ")"
+
+    assert "in other words" in forged(run, bolder)
+
+
+def test_more_rounds_than_were_planned_are_refused(run):
+    entries = read(run.folder / "ledger.json")
+    (run.folder / "ledger.json").write_text(json.dumps(entries[:2]))
+    again = {"kind": "round", "round": 0, "asked": "all"}
+    assert "not an opening, rounds in their order" in forged(run, lambda _: None, [again])
+
+
+def test_the_model_file_must_be_the_one_that_the_ledger_names(run, tmp_path):
+    other = vitrail.train("moments", out=str(tmp_path / "other"), **{**SMALL, "local_steps": 1, "batch": 10, "seed": 5})
+    tree, theirs = (store.load(folder / "model.safetensors") for folder in (run.folder, other.folder))
+    store.save(run.folder / "model.safetensors", {**tree, "model": theirs["model"]})
+    with pytest.raises(vitrail.errors.Malformed, match="is not the model that its closing entry names"):
+        read_run_ledger(run.folder)
+    about = {k: v for k, v in tree["about"].items() if k != "ledger"}
+    store.save(run.folder / "model.safetensors", {**tree, "about": about})
+    with pytest.raises(vitrail.errors.Malformed, match="does not have"):
+        read_run_ledger(run.folder)
+
+
+class Stops:
+    """Interrupts a run after its second round."""
+
+    def begin(self, *_): ...
+    def during(self, *_): ...
+    def end(self, *_): ...
+    def round(self, outcome, _):
+        if outcome.round == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    how = {**SMALL, "rounds": 3, "local_steps": 1, "batch": 10, "privacy": "mask-update", "epsilon": 9.8}
+    with pytest.raises(KeyboardInterrupt):
+        vitrail.train("prism", out=str(tmp_path / "run"), watch=Stops(), **how)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_run_whose_ledger_was_cut_or_removed_is_not_resumed(interrupted, kept):
+    path = interrupted / "ledger.json"
+    entries = json.loads(path.read_text())
+    path.write_text(json.dumps(entries[:kept])) if kept else path.unlink()
+    with pytest.raises(VitrailError, match="it was removed, cut or replaced"):
+        vitrail.resume(interrupted)
+    path.write_text(json.dumps(entries))
+    assert vitrail.resume(interrupted).privacy.startswith("simulated, with noise from the seed: ε = 9.8")
+
+
+def test_a_run_that_version_0_1_0_began_is_resumed_and_its_ledger_says_who_signed(interrupted):
+    unsigned(interrupted / "ledger.json")
+    checkpoint = store.load(interrupted / "checkpoint.safetensors")
+    store.save(
+        interrupted / "checkpoint.safetensors", {k: v for k, v in checkpoint.items() if k != "ledger"}, private=True
+    )
+    run = vitrail.resume(interrupted)
+    checked = read_run_ledger(run.folder)
+    assert "nobody at first (version 0.1.0)" in checked.signed
+    assert [e["kind"] for e in checked.entries] == ["opening", "round", "round", "round", "closing"]
+    entries = json.loads((run.folder / "ledger.json").read_text())
+    entries[1]["asked"] = []
+    (run.folder / "ledger.json").write_text(json.dumps(entries))
+    with pytest.raises(vitrail.errors.Malformed, match="was changed"):
+        read_run_ledger(run.folder)
+
+
+def test_the_closing_entry_says_what_was_measured_although_it_was_not_planned(interrupted):
+    settings = interrupted / "settings.toml"
+    settings.write_text(settings.read_text().replace("measure_every = 0", "measure_every = 1"))
+    opening_, *_, closing = read(vitrail.resume(interrupted).folder / "ledger.json")
+    assert "nothing was measured" in opening_["selection"]
+    assert "held-out images of the same data, without noise" in closing["selection"]
 
 
 def test_the_same_run_under_another_key_has_the_same_hashes(run, tmp_path):

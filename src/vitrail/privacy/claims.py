@@ -24,6 +24,7 @@ def claim(
     *,
     before: Spent = (),
     deployed: bool = False,
+    seeds: Sequence[int] = (),
 ) -> dict[str, Any]:
     """All that is claimed after this many answers of one client, as plain values.
 
@@ -36,6 +37,7 @@ def claim(
         flaw: Why nothing may be claimed although there is a mechanism.
         before: Releases of the run that this one started from; they are composed with its own.
         deployed: Whether clients were nodes of their own; otherwise the claim says that the run was simulated.
+        seeds: Seeds from which noise of this run, or of those before it, was drawn.
     """
     if mechanism is None:
         return {"private": False, "says": NOTHING, "leaves": leaves}
@@ -73,6 +75,7 @@ def claim(
         "checked_by": other,
         "checked_epsilon": _finite(check),
         "once": mechanism.once,
+        "noise_seeds": list(seeds),
         "spent": write_spent(spent),
         "trust": mechanism.trust if deployed else _simulated(mechanism.trust, entropy),
         "leaves": mechanism.leaves,

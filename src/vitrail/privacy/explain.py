@@ -89,19 +89,21 @@ class Checked:
     def signed(self) -> str:
         """Who signed it, in words."""
         keys = signers(self.entries)
-        if not keys:
+        if keys == [""]:
             return "not signed (version 0.1.0 signed nothing): anyone could have rewritten it"
-        return f"signed by {' and '.join(keys)}"
+        names = ["nobody at first (version 0.1.0)" if key == "" else key for key in keys]
+        return f"signed by {' and '.join(names)}"
 
     @property
     def proves(self) -> str:
         """What a ledger that passes all checks proves, and what it does not."""
         again = "ε follows from the noise and rounds that it records" if self.recomputed else "ε was not recomputed"
-        if not signers(self.entries):
+        if "" in signers(self.entries):
             return f"that its entries fit together; {again}. Not who wrote it, nor when, nor what ran."
         return (
-            f"that the holder of the key wrote these entries in this order; {again}. Not that the code which ran adds "
-            "this noise, nor whose key it is: compare it with one that you know (--key)."
+            f"that the holder of the key signed these entries in this order, and that the model is the one they name; "
+            f"{again}. Not that the code which ran adds this noise, nor whose key it is: compare it with one that you "
+            "know (--key)."
         )
 
     def check_key(self, key: str) -> None:
@@ -126,16 +128,15 @@ def read_run_ledger(folder: Path) -> Checked:
         raise VitrailError(f"{folder} has no ledger.json: give the folder of a run")
     entries = read(place.ledger)
     try:
-        if entries[0]["kind"] != "opening":
-            raise Malformed("it does not begin with an opening entry")
         recomputed = recompute(entries)
+        _check_model(entries, place.model)
     except Malformed as e:
         raise Malformed(f"{place.ledger}: {e}") from e
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as e:
         raise Malformed(f"{place.ledger}: an entry lacks what it should have ({type(e).__name__}: {e})") from e
-    head = read_about(place.model).get("ledger")
-    if head is None:
+    if not place.model.exists():
         return Checked(entries, "there is no model file yet to compare it with", recomputed)
+    head = read_about(place.model).get("ledger")
     at = next((e["n"] for e in entries if e["hash"] == head), None)
     if at is None:
         raise Malformed(f"{place.model} names a line that {place.ledger} does not have: one of them is of another run")
@@ -143,3 +144,12 @@ def read_run_ledger(folder: Path) -> Checked:
     if at + 1 < len(entries):
         stands = f"the model file names line {at + 2}, {len(entries) - at - 1} before the last"
     return Checked(entries, stands, recomputed)
+
+
+def _check_model(entries: list[Entry], model: Path) -> None:
+    """Compare the digest of the stored model with those that the closing entry names."""
+    from vitrail import state
+
+    named = next((entry["models"] for entry in entries if entry["kind"] == "closing" and "models" in entry), None)
+    if named is not None and model.exists() and state.tree_digest(state.load(model)["model"]) not in named.values():
+        raise Malformed(f"{model.name} is not the model that its closing entry names")

@@ -27,10 +27,19 @@ class Inherited:
     flaw: str = ""  # why nothing may be claimed after such a start
     says: str = ""  # the earlier run's own claim
     head: str = ""  # hash of its ledger's last entry
+    seeds: tuple[int, ...] = ()  # from which its noise was drawn, and that of the runs before it
 
 
-def inherited(folder: Path, run_id: bytes, mechanism: Mechanism | None, deployed: bool) -> Inherited:
-    """Read the ledger of the run in a folder whose checkpoint, of this run id, is the start of another run."""
+def inherited(folder: Path, state: str, mechanism: Mechanism | None, deployed: bool, seed: int | None) -> Inherited:
+    """Read the ledger of a run that is the start of another.
+
+    Args:
+        folder: The earlier run's folder.
+        state: Digest of the server's state that the new run starts from.
+        mechanism: What protects the new run's data.
+        deployed: Whether the new run's clients are nodes of their own.
+        seed: The seed from which the new run's noise is drawn; None: noise comes from the operating system.
+    """
     name = folder.name
     try:
         checked = read_run_ledger(folder)
@@ -44,16 +53,22 @@ def inherited(folder: Path, run_id: bytes, mechanism: Mechanism | None, deployed
 
     if not first["private"]:
         return flawed(f"which is not private ({first['says'].removeprefix('not private: ')})")
-    if not signers(entries) or not checked.recomputed:
-        return flawed("whose ledger cannot be verified: it has no signatures, as in version 0.1.0")
-    if first["run"] != run_id.hex():
-        return flawed("whose ledger is that of another run than its checkpoint")
+    if "" in signers(entries) or not checked.recomputed:
+        return flawed("whose ledger cannot be verified: it has entries without signatures, as in version 0.1.0")
+    closing = next((entry for entry in entries if entry["kind"] == "closing"), None)
+    if closing is None:
+        return flawed("which has not ended, so its ledger does not say what state it ended with")
+    if closing["state"] != state:
+        return flawed("whose ledger names another state than its checkpoint has")
     if mechanism is not None and (first["unit"], first["adjacency"]) != (mechanism.unit, mechanism.adjacency):
         theirs, ours = (f"{unit}s ({how})" for unit, how in (
             (first["unit"], first["adjacency"]), (mechanism.unit, mechanism.adjacency)))  # fmt: skip
         return flawed(f"which protects {theirs}, and this run {ours}: they cannot be added up")
-    if deployed and first["noise_from"] != "the operating system":
+    seeds = tuple(first["noise_seeds"])
+    if deployed and first["simulated"]:
         return flawed("which was simulated")
+    if seed in seeds:
+        return flawed(f"whose noise follows from the same seed: use another than seed={seed}, or entropy=os")
     planned = read_spent(first["spent"])
     noise, asked = planned[-1][0], most_asked(entries)
-    return Inherited(name, (*planned[:-1], (noise, min(asked, 1) if first["once"] else asked)), "", says, head)
+    return Inherited(name, (*planned[:-1], (noise, min(asked, 1) if first["once"] else asked)), "", says, head, seeds)

@@ -3,7 +3,8 @@
 ledger.json is a JSON list with one entry per line. An entry's `hash` covers all its fields but `hash`, `key` and
 `signature`, and with `previous` the hash of the entry before it; the model file stores the last hash. `signature` is
 an Ed25519 signature of `hash` by `key`. The hash leaves the key out so that a run repeated from its seed has the same
-hashes, and so the same model file, under another key. Ledgers of version 0.1.0 have no signatures.
+hashes, and so the same model file, under another key. Version 0.1.0 signed nothing: a run that it began has unsigned
+entries first.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def read(path: Path) -> list[Entry]:
         raise Malformed(f"{path} is not a ledger: {e}") from e
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise Malformed(f"{path} is not a ledger: it is not a list of entries")
-    previous = ""
-    signed = any("signature" in entry for entry in entries)
+    previous, signed = "", False
     for n, entry in enumerate(entries):
+        signed = signed or "signature" in entry  # what a signed entry follows, it commits to by its hash
         if entry.get("n") != n or entry.get("previous") != previous or entry.get("hash") != _hash(entry):
             raise Malformed(f"{path}: line {n + 2} does not follow from the lines above: the ledger was changed")
         if signed and not _signature_holds(entry):
@@ -81,8 +82,8 @@ def read(path: Path) -> list[Entry]:
 
 
 def signers(entries: list[Entry]) -> list[str]:
-    """The public keys that signed the entries, each once, in order; none for a ledger of version 0.1.0."""
-    return list(dict.fromkeys(str(entry["key"]) for entry in entries if "signature" in entry))
+    """The public keys that signed the entries, each once, in order; "" for entries that version 0.1.0 wrote."""
+    return list(dict.fromkeys(str(entry["key"]) if "signature" in entry else "" for entry in entries))
 
 
 def _signature_holds(entry: Entry) -> bool:

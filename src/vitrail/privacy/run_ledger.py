@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.errors import Malformed
+from vitrail.errors import Malformed, VitrailError
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import claim, read_spent
 from vitrail.privacy.ledger import Entry, Ledger
@@ -33,22 +33,26 @@ def opening(plan: Plan) -> dict[str, Any]:
         "parts": parts,
         "secure_aggregation": secure_sums(s.secure, asked) if s.secure else "off",
         "budget": f"ε = {s.budget:g} a client" if s.budget else "none was kept",
-        **({"selection": _selection(plan)} if found["private"] else {}),
+        **(
+            {"selection": _selection(plan.settings.measure_every != 0, len(plan.data.test))} if found["private"] else {}
+        ),
         **plan.ledger_notes,
     }
 
 
 def _claim(plan: Plan, answers: int, leaves: str = "") -> dict[str, Any]:
     method, start = plan.method, plan.inherited
+    seeds = [*(start.seeds if start else ()), *([plan.settings.seed] if plan.settings.entropy == "seed" else [])]
     return claim(
         method.mechanism,
         answers,
         float(getattr(method, "delta", 0.0)),
-        plan.settings.entropy,
+        "seed" if seeds else "os",
         leaves,
         plan.flaw,
         before=start.spent if start else (),
         deployed=plan.deployed,
+        seeds=seeds,
     )
 
 
@@ -65,13 +69,13 @@ def secure_sums(threshold: int, clients: int) -> str:
     )
 
 
-def _selection(plan: Plan) -> str:
+def _selection(measures: bool, images: int) -> str:
     """What of a private run was chosen by held-out images, which no ε covers."""
     measured = "nothing was measured on held-out images"
-    if plan.settings.measure_every != 0 and len(plan.data.test):
+    if measures and images:
         measured = (
-            f"figures in metrics.jsonl and reports were measured on the {len(plan.data.test):,} held-out images of "
-            "the same data, without noise"
+            f"figures in metrics.jsonl and reports were measured on the {images:,} held-out images of the same data, "
+            "without noise"
         )
     return (
         f"the model is that of the last round: none was chosen, and no best.safetensors is kept; {measured}; choosing "
@@ -82,11 +86,12 @@ def _selection(plan: Plan) -> str:
 class RunLedger:
     """The ledger of one run; after a restart it continues, and has no round twice."""
 
-    def __init__(self, path: Path, plan: Plan, key: Callable[[], Key]) -> None:
+    def __init__(self, path: Path, plan: Plan, key: Callable[[], Key], head: str = "") -> None:
         self.plan, self.ledger = plan, Ledger(path, key=key)
-        self.asked = _asked(self.ledger.entries, plan.clients)
-        if not self.ledger.entries:
+        self.asked = asked_by_client(self.ledger.entries, plan.clients)
+        if not self.ledger.entries and not head:
             self.ledger.write(kind="opening", run=plan.id.hex(), **opening(plan))
+        self.check_has(head)
 
     def opens(self, round_: int, who: Sequence[str]) -> None:
         """Record who is asked, before anyone is."""
@@ -113,13 +118,35 @@ class RunLedger:
         """The claim for what was asked so far, as if all clients had answered."""
         return str(_claim(self.plan, self.most)["says"])
 
-    def closes(self) -> None:
-        """Record the result; the models that are stored then name this entry."""
+    def check_has(self, head: str) -> None:
+        """Refuse a ledger without the entry that was its last when the checkpoint was saved.
+
+        Raises:
+            VitrailError: The ledger was removed, shortened or replaced since.
+        """
+        if head and all(entry["hash"] != head for entry in self.ledger.entries):
+            raise VitrailError(
+                f"{self.ledger.path} does not have the entries that it had at the last checkpoint: it was removed, cut "
+                "or replaced, so what the run released is no longer known. Restore it, then continue"
+            )
+
+    def closes(self, models: Mapping[str, str], state: str, measured: bool) -> None:
+        """Record the result; the models that are stored then name this entry.
+
+        Args:
+            models: Digests of what the run made, by name; the entry commits to them.
+            state: Digest of the server's last state, from which another run may start.
+            measured: Whether any round was measured on held-out images.
+        """
         found = _claim(self.plan, self.most)
+        if found["private"]:
+            found["selection"] = _selection(measured, len(self.plan.data.test))
         kept = (
             "private", "says", "epsilon", "delta", "checked_by", "checked_epsilon", "composition", "bound", "spent",
+            "selection",
         )  # fmt: skip
-        self.ledger.once(kind="closing", most_answers=self.most, **{k: found[k] for k in kept if k in found})
+        facts = {"models": dict(models), "state": state, "most_answers": self.most}
+        self.ledger.once(kind="closing", **facts, **{k: found[k] for k in kept if k in found})
 
     @property
     def head(self) -> str:
@@ -127,7 +154,7 @@ class RunLedger:
         return self.ledger.head
 
 
-def _asked(entries: Iterable[Entry], everyone: Sequence[str]) -> Counter[str]:
+def asked_by_client(entries: Iterable[Entry], everyone: Sequence[str]) -> Counter[str]:
     """How often each client was asked."""
     asked: Counter[str] = Counter()
     for entry in entries:
@@ -151,37 +178,61 @@ def recompute(entries: Sequence[Entry]) -> bool:
         no releases.
 
     Raises:
-        Malformed: a claim states another ε, or states privacy that its records do not give.
+        Malformed: entries are not in the order of a run, a claim states another ε than its records give, or a node's
+            statement is of another run.
     """
+    _check_order(entries)
     first = entries[0]
     for entry in entries:
         if entry["kind"] == "statement":
             _check_answers(entry, entries)
-        if entry["kind"] not in ("opening", "closing"):
-            continue
-        if "spent" not in entry:
-            if entry is not first and "spent" in first:
-                raise Malformed("its closing entry does not record what was released")
-            continue
-        spent = read_spent(entry["spent"])
-        if entry["kind"] == "closing":
-            noise, stated = spent[-1]
-            asked = most_asked(entries)
-            if (noise, stated) != (read_spent(first["spent"])[-1][0], min(asked, 1) if first["once"] else asked):
-                raise Malformed(f"its closing entry counts {stated} answers; its rounds and opening entry give others")
-        eps = epsilon(spent, float(entry["delta"]))
-        stated_eps = math.inf if entry["epsilon"] == "infinite" else float(entry["epsilon"])
-        if not (eps == stated_eps or math.isclose(eps, stated_eps, rel_tol=1e-6)):
-            raise Malformed(f"it states ε = {stated_eps:.4g}; the noise and rounds that it records give {eps:.4g}")
-        holds = math.isfinite(eps) and f"ε = {eps:.3g} " in entry["says"] and "assumed" not in first
-        if entry["private"] and not holds:
-            raise Malformed(f"it claims to be private in other words than its records give: {entry['says']}")
+        elif entry["kind"] != "round":
+            _check_claim(entry, entries)
     return "spent" in first
+
+
+def _check_order(entries: Sequence[Entry]) -> None:
+    """An opening entry, rounds in their order, one closing entry, statements of nodes."""
+    order = ("opening", "round", "closing", "statement")
+    kinds = [entry["kind"] for entry in entries]
+    rounds = [entry["round"] for entry in entries if entry["kind"] == "round"]
+    in_order = kinds == sorted(kinds, key=order.index) and rounds == sorted(set(rounds))
+    if kinds[0] != "opening" or kinds.count("opening") + kinds.count("closing") > 2 or not in_order:
+        raise Malformed("its entries are not an opening, rounds in their order, one closing and statements")
+
+
+def _check_claim(entry: Entry, entries: Sequence[Entry]) -> None:
+    first = entries[0]
+    if "spent" not in entry or "spent" not in first:
+        if entry["private"] and "signature" in first:
+            raise Malformed("it claims to be private and does not record what was released")
+        return
+    spent, (noise, planned) = read_spent(entry["spent"]), read_spent(first["spent"])[-1]
+    asked = min(most_asked(entries), 1) if first["once"] else most_asked(entries)
+    if entry is not first and spent[-1] != (noise, asked):
+        raise Malformed(f"its closing entry counts {spent[-1][1]} answers; its rounds and opening entry give {asked}")
+    if asked > planned:
+        raise Malformed(f"it planned {planned} answers of a client and asked one {asked} times")
+    eps, delta = epsilon(spent, float(entry["delta"])), float(entry["delta"])
+    stated = math.inf if entry["epsilon"] == "infinite" else float(entry["epsilon"])
+    if not (eps == stated or math.isclose(eps, stated, rel_tol=1e-6)):
+        raise Malformed(f"it states ε = {stated:.4g}; the noise and rounds that it records give {eps:.4g}")
+    if not math.isclose(first["sigma"], first["sensitivity"] * noise.multiplier, rel_tol=1e-9):
+        raise Malformed(f"it states σ = {first['sigma']:.4g}; sensitivity and multiplier give another")
+    source = "the seed" if first["noise_seeds"] else "the operating system"
+    begins = f"simulated, with noise from {source}: " if first["simulated"] else ""
+    begins += f"ε = {eps:.3g} at δ = {delta:g} for "
+    named = f"({first['mechanism']}, {first['unit']}-level)"
+    holds = math.isfinite(eps) and "assumed" not in first and not (first["noise_seeds"] and not first["simulated"])
+    if entry["private"] and not (holds and entry["says"].startswith(begins) and named in entry["says"]):
+        raise Malformed(f"it claims to be private in other words than its records give: {entry['says']}")
 
 
 def _check_answers(entry: Entry, entries: Sequence[Entry]) -> None:
     """Compare a node's own count of its answers with the rounds that the ledger records."""
-    stated, client = check_statement(entry)["answers"], entry["client"]
-    asked = _asked(entries, [client])[client]
-    if stated > asked:
-        raise Malformed(f"{client} states that it answered {stated} times; the ledger has asked it {asked} times")
+    facts, client = check_statement(entry), entry["client"]
+    if (facts.get("client"), facts.get("run")) != (client, entries[0]["run"]):
+        raise Malformed(f"the statement of {client} is of another client or run")
+    asked = asked_by_client(entries, [client])[client]
+    if facts["answers"] > asked:
+        raise Malformed(f"{client} states {facts['answers']} answers; the ledger has asked it {asked} times")

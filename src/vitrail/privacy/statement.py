@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from vitrail.errors import Malformed
+from vitrail.errors import Malformed, printable
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.signing import Key, signed_by
@@ -47,8 +47,19 @@ def write_statement(key: Key, name: str, run: str, mechanism: Mechanism | None, 
     return json.dumps({"statement": text, "node_key": key.public.hex(), "node_signature": signature}).encode()
 
 
-def read_statement(raw: bytes, client: str, run: str) -> dict[str, str]:
-    """The fields of a ledger entry from what a node sent, if it is a statement of this client on this run."""
+def read_statement(raw: bytes, client: str, run: str, key: bytes | None, asked: int) -> dict[str, str]:
+    """The fields of a ledger entry from what a node sent.
+
+    Args:
+        raw: What the node sent.
+        client: The node's name in the run.
+        run: The run's id, in hexadecimal.
+        key: The public key that the server knows the node by.
+        asked: How often the ledger records that this client was asked.
+
+    Raises:
+        Malformed: It is no statement of this client on this run by this key, or it counts more answers than requests.
+    """
     try:
         if len(raw) > LONGEST:
             raise ValueError(len(raw))
@@ -57,8 +68,10 @@ def read_statement(raw: bytes, client: str, run: str) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Malformed("its statement cannot be read") from None
     facts = check_statement(entry)
-    if (facts.get("client"), facts.get("run")) != (client, run):
-        raise Malformed("its statement is of another client or run")
+    if (facts["client"], facts["run"]) != (client, run) or key is None or entry["node_key"] != key.hex():
+        raise Malformed("its statement is of another client, run or key")
+    if facts["answers"] > asked:
+        raise Malformed(f"it states {facts['answers']} answers and was asked {asked} times")
     return entry
 
 
@@ -76,6 +89,28 @@ def check_statement(entry: dict[str, Any]) -> dict[str, Any]:
         raise Malformed("a node's statement cannot be read") from None
     if not signed_by(key, signature, _PURPOSE, text):
         raise Malformed("a node's statement is not signed by the key that it names")
-    if not isinstance(facts, dict) or not isinstance(facts.get("answers"), int):
-        raise Malformed("a node's statement names no answers")
+    if not isinstance(facts, dict) or not _well_formed(facts):
+        raise Malformed("a node's statement does not have the fields of one")
     return facts
+
+
+_TEXTS = ("client", "run", "mechanism")
+_MORE = ("unit", "adjacency", "noise", "noised_by", "epsilon", "delta")
+
+
+def _well_formed(facts: dict[str, Any]) -> bool:
+    """Whether a statement has its fields and no others, each of its type, and no text that would steer a terminal."""
+    private = facts.get("mechanism") != "none"
+    if set(facts) != {*_TEXTS, "answers", *(_MORE if private else ())}:
+        return False
+    texts = [facts[name] for name in (*_TEXTS, *(("unit", "adjacency", "noised_by") if private else ()))]
+    if not all(isinstance(text, str) and text == printable(text, 255) for text in texts):
+        return False
+    if type(facts["answers"]) is not int or not 0 <= facts["answers"] < 2**53:
+        return False
+    if not private:
+        return True
+    eps, delta = facts["epsilon"], facts["delta"]
+    if not isinstance(delta, float) or not 0 < delta < 1 or not isinstance(facts["noise"], dict):
+        return False
+    return eps == "infinite" or (isinstance(eps, float) and eps >= 0)

@@ -34,6 +34,7 @@ from vitrail.folder import Folder
 from vitrail.home import home
 from vitrail.plan import Plan, assemble, complete
 from vitrail.privacy.ledger import Ledger
+from vitrail.privacy.run_ledger import asked_by_client
 from vitrail.privacy.signing import Key, kept_key
 from vitrail.privacy.statement import read_statement
 from vitrail.problems import NODES
@@ -175,7 +176,9 @@ def deliver(grid: Grid, roster: Roster, plan: Plan) -> dict[str, int]:
             continue
         delivered[client] = len(model)
         try:
-            ledger.once(kind="statement", client=client, **read_statement(answer, client, plan.id.hex()))
+            key = roster.proof.names.key_of(client) if roster.proof else None
+            asked = asked_by_client(ledger.entries, plan.clients)[client]
+            ledger.once(kind="statement", client=client, **read_statement(answer, client, plan.id.hex(), key, asked))
         except Malformed as e:
             print(f"{printable(client)}: {e}; the ledger has no statement of it")
     return delivered

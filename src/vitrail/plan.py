@@ -99,6 +99,7 @@ def assemble(
     *,
     deployed: bool = False,
     key: Key | None = None,
+    images: int = 0,
 ) -> Plan:
     """A run of these clients; `data` need not hold their pictures, and `content` names what they hold."""
     for name in shares.names:
@@ -116,7 +117,7 @@ def assemble(
         settings.entropy,
         aggregation=settings.aggregation,
         trim=settings.trim,
-        images=max(map(len, shares.indices), default=0),
+        images=images or max(map(len, shares.indices), default=0),
     )
     method = config.build_method(settings, task)
     start, start_digest = _earlier(settings)

@@ -2,8 +2,10 @@
 
 import json
 
-GOOD = {"name": "north", "key": "0" * 64, "shape": [1, 8, 8], "classes": ["cat", "dog"]}
+GOOD = {"name": "north", "key": "0" * 64, "shape": [1, 8, 8], "classes": ["cat", "dog"], "images": 0}
 _CHANGES = {
+    "fewer images than none": {"images": -1},
+    "true images": {"images": True},
     "an infinite size": {"shape": [float("inf"), 1, 1]},
     "a size that is not a number": {"shape": [float("nan"), 1, 1]},
     "a size that is true": {"shape": [True, 8, 8]},

@@ -20,6 +20,7 @@ from tests.federation import PRIVATE, QUICK
 from vitrail import config, state
 from vitrail.artifact import save_model
 from vitrail.engines.flower.node import Description, Node
+from vitrail.engines.flower.server import deployed
 from vitrail.engines.flower.terms import Terms
 from vitrail.errors import Malformed, VitrailError
 from vitrail.methods import METHODS
@@ -509,3 +510,31 @@ def test_the_client_app_loads_no_torch_until_it_trains():
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     heavy = ("torch", "sklearn", "matplotlib", "torchmetrics", "opacus", "flwr_datasets", "datasets", "scipy", "pandas")
     assert not set(heavy) & set(loaded)
+
+
+def test_a_node_refuses_a_private_run_whose_features_were_trained_on_its_data(tmp_path):
+    settings = {
+        **QUICK["moments"],
+        "features": "vitrail-fashion",
+        "data": "digits",
+        "size": 8,
+        "clients": 3,
+        "out": "-",
+    }
+    terms = Terms.of(prepare(config.resolve("moments", settings)))
+    (tmp_path / "fashion-mnist").mkdir()
+    theirs = node(tmp_path, data=f"folder:{tmp_path}/fashion-mnist")
+    with pytest.raises(VitrailError, match="were trained on fashion-mnist") as refused:
+        theirs.client(terms)
+    assert refused.value.public == "refused by the node's policy"
+    open_ = Terms.of(prepare(config.resolve("moments", {**settings, "privacy": "none"})))
+    assert theirs.client(open_)
+
+
+def test_in_a_deployment_no_node_counts_more_images_than_the_largest_declares(tmp_path):
+    assert node(tmp_path, images=480, **SHARE).images == 480
+    facts = {"shape": [1, 8, 8], "classes": ["a", "b"], "names": ["n", "s"], "nonce": "00"}
+    settings = config.resolve("moments", {"clients": 2, "size": 8, "data": "nodes", "entropy": "os", "out": "-"})
+    assert deployed(settings, {**facts, "images": {"n": 480, "s": 30}}).method.task.images == 480
+    assert deployed(settings, {**facts, "images": {"n": 480, "s": 0}}).method.task.images == 0, "one is not told"
+    assert deployed(settings, facts).method.task.images == 0

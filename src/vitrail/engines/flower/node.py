@@ -52,12 +52,13 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Description:
-    """What a node says of itself: who it is, and what pictures it holds; not how many, nor where."""
+    """What a node says of itself: who it is, and what images it has; not where, and how many only if its owner says."""
 
     name: str
     key: str  # its public key; tells a node that was restarted from another one of the same name
     shape: tuple[int, ...]
     classes: tuple[str, ...]
+    images: int = 0  # the most that it has, as its owner declares; 0: not declared
 
     def text(self) -> str:
         """As it travels."""
@@ -87,6 +88,7 @@ class Description:
                 who, why = printable(str(found.get("name", "")), 60), printable(str(found["refuses"]))
                 raise VitrailError(f"{who}: {why}".removeprefix(": "))
             name, key, shape, classes = (found[field] for field in ("name", "key", "shape", "classes"))
+            images = found.get("images", 0)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             raise Malformed(f"its description cannot be read: {type(e).__name__}") from None
         if not _is_name(name):
@@ -99,7 +101,9 @@ class Description:
             raise Malformed(f"{name}: its labels are not at most {MOST_CLASSES:,} names of 1 to 255 printable bytes")
         if len(set(classes)) < len(classes):
             raise Malformed(f"{name}: two of its labels have the same name")
-        return Description(name, key, tuple(shape), tuple(classes))
+        if not _in(images, range(10**9)):
+            raise Malformed(f"{name}: it declares an impossible number of images")
+        return Description(name, key, tuple(shape), tuple(classes), images)
 
 
 def _is_name(text: object) -> bool:
@@ -136,6 +140,7 @@ class Node:
     partition_id: int = 0
     num_partitions: int = 1
     discriminator: str = ""  # psfedgan: the architecture of its own D, such as dense:32
+    images: int = 0  # the most images that it has, for the server to know what its sums may be; 0: it is not told
     server_key: str = ""  # the public key of the server whose requests it answers, or a file of it; none: anybody's
     peer_keys: str = ""  # a folder of NAME.pub: the keys that other nodes must have in secure sums; none: any
     policy: Policy = field(default_factory=Policy)  # of the keys that privacy/policy.py reads
@@ -152,7 +157,7 @@ class Node:
         missing = [key for key in ("name", "data", "folder") if not values.get(key)]
         if missing:
             raise VitrailError(f"the node config lacks {', '.join(missing)}; give it to flower-supernode --node-config")
-        numbers: dict[str, type[float]] = {"budget": float, "partition_id": int, "num_partitions": int}
+        numbers: dict[str, type[float]] = {"budget": float, "partition_id": int, "num_partitions": int, "images": int}
         try:
             own = {k: numbers[k](v) if k in numbers else str(v) for k, v in values.items()}
             policy = replace(from_config(given), budget=bool(own.get("budget")))
@@ -199,7 +204,7 @@ class Node:
         """Who this is, and what its images look like under a run's settings; what it refuses, it refuses first."""
         self._agree(terms)
         shape, classes = self._kind(terms.common())
-        return Description(self.name, self._signs.key.public.hex(), shape, classes)
+        return Description(self.name, self._signs.key.public.hex(), shape, classes, self.images)
 
     def client(self, terms: Terms) -> Client:
         """This node as a client of a run."""
@@ -211,6 +216,7 @@ class Node:
         if self.discriminator:
             method = method.preferring({"discriminator": self.discriminator})
         policy, budget = self._agree(terms, method)
+        self._check_features(method)
         s, folder = terms.common(), self._begun(terms)
         rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
 
@@ -230,6 +236,16 @@ class Node:
         return Client(
             self.name, method, run, rng, pictures, folder, budget, policy, self.log, queues=True, key=key, peers=peers
         )
+
+    def _check_features(self, method: Method) -> None:
+        """Refuse a run that would be called private although its feature network was trained on this node's data."""
+        from vitrail.nets.features import TRAINED_ON, saw
+
+        psi = str(getattr(method, "features", ""))
+        if method.mechanism is not None and psi in TRAINED_ON and saw(psi, self.data):
+            reason = f"features={psi} were trained on {TRAINED_ON[psi]}, which this node has: no noise makes it private"
+            self.log(reason)
+            raise Refused(reason, "refused by the node's policy")
 
     def _agree(self, terms: Terms, method: Method | None = None) -> tuple[Policy, Budget | None]:
         """Refuse what the owner's policy or budget does not allow, before an image is read or a file written.

@@ -111,7 +111,10 @@ def _new(place: Folder, roster: Roster, settings: Settings) -> dict[str, Any]:
     names = roster.gather(settings.clients)
     t = roster.terms
     keys = {name: d.key for name in names for d in roster.found.values() if d.name == name}
-    agreed = {"names": names, "keys": keys, "shape": t.shape, "classes": t.classes}
+    images = {name: d.images for name in names for d in roster.found.values() if d.name == name}
+    if all(images.values()):
+        print("images declared:", ", ".join(f"{printable(name)} {n:,}" for name, n in images.items()))
+    agreed = {"names": names, "keys": keys, "shape": t.shape, "classes": t.classes, "images": images}
     return {"id": "", "nonce": secrets.token_hex(16), **agreed, "there": {}}
 
 
@@ -157,11 +160,13 @@ def deployed(settings: Settings, facts: Mapping[str, Any], key: Key | None = Non
                 f"{shape} and {classes}; name data of the same kind, or none"
             )
         data = own
+    declared = facts.get("images", {}).values()
+    images = max(declared) if declared and all(declared) else 0
     shares = Partition(NODES, names, (none,) * len(names), held)
     settings = complete(settings, data)
     if settings.entropy == "seed":
         notes.append("entropy=seed: noise and secrets follow from the seed, which the server knows; for trials only")
-    return assemble(settings, data, shares, list(names), facts["nonce"], notes, deployed=True, key=key)
+    return assemble(settings, data, shares, list(names), facts["nonce"], notes, deployed=True, key=key, images=images)
 
 
 def deliver(grid: Grid, roster: Roster, plan: Plan) -> dict[str, int]:

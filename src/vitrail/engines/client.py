@@ -1,7 +1,9 @@
 """A client as every engine runs it: a request's bytes in, a reply's bytes out, private state kept in its own file.
 
-State and reply are stored together, whole or not at all. A request that was answered before gets the stored reply:
-asking again is never a second draw, and a client killed at any point either has answered or has not begun.
+State and reply are stored together, whole or not at all. A repeated request gets the stored reply. Where an owner
+limits or counts answers (`Client.counts`), the client also stores, before it trains, which request it answers: the
+answer counts even if it fails, a failure is stored as the answer, and after a crash, when nothing was sent, only the
+same request is computed again. Other clients save this write; killed while they train, they have not begun.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from vitrail.methods.base import Incoming, Method, Reply
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import operating_system, seeded
-from vitrail.privacy.policy import Policy
+from vitrail.privacy.policy import PUBLIC, Policy
 from vitrail.privacy.signing import Key
 from vitrail.rng import Rng
 from vitrail.state import State
@@ -45,6 +47,8 @@ from vitrail.wire.message import (
 if TYPE_CHECKING:
     from vitrail.engines.signed import Names
 
+UNCOMPUTED = "its answer could not be computed; its own log says why"  # all that the server is sent in deployment
+
 
 @dataclass(frozen=True)
 class Client:
@@ -63,6 +67,11 @@ class Client:
     key: Key | None = None  # that other clients know it by in secure sums; None: a new one is drawn for each round
     peers: Names | None = None  # the keys that other clients must have in secure sums; None: any
 
+    @property
+    def counts(self) -> bool:
+        """Whether each answer is stored as begun before it is computed, and as the answer if it fails."""
+        return self.queues or any(of is not None for of in (self.budget, self.policy, self.log))
+
     def answer(self, request: bytes) -> bytes:
         """Do what a request asks for; a client that cannot says why instead of failing silently."""
         try:
@@ -77,9 +86,8 @@ class Client:
             return self._fail(h.round, h.exchange, self._refused(e))
         except VitrailError as e:
             return self._fail(h.round, h.exchange, self._said(e))
-        except Exception as e:  # whatever it was, the round must go on; its text may tell of the data, so it stays here
-            self._note(traceback.format_exc())
-            return self._fail(h.round, h.exchange, f"{type(e).__name__}; details are in the client's own folder")
+        except Exception as e:  # whatever it was, the round must go on
+            return self._fail(h.round, h.exchange, self._unforeseen(e))
 
     def refuse(self, reason: str) -> bytes:
         """Say why a request is not even read."""
@@ -99,11 +107,14 @@ class Client:
             if earlier["asked"] == asked:
                 stored: bytes = earlier["reply"]
                 return stored
-        last = -1 if not answered else answered[-1]["exchange"]
+        begun = kept.get("begun") if kept is not None and kept["round"] == h.round else None
+        mark = {"exchange": h.exchange, "asked": asked}
+        again = begun == mark  # killed before its reply was stored, so nothing was sent
+        last = max((one["exchange"] for one in (*answered, begun) if one), default=-1)
         lacks = h.base not in (NO_BASE, kept["holds"] if kept else NO_BASE)
         if lacks and (kept is None or h.round >= kept["round"]):  # also when it answered to all of it: ask that again
             return self._say(Kind.NEED_FULL, h.round, h.exchange)
-        if kept is not None and (h.round < kept["round"] or h.exchange <= last):
+        if kept is not None and not again and (h.round < kept["round"] or h.exchange <= last):
             raise Malformed(f"round {h.round} was answered before, to another request: a replay is refused")
 
         if self.policy is not None:
@@ -113,43 +124,100 @@ class Client:
         before = self.method.client_init(self.name, rng.child("init")) if kept is None else kept["state"]
         kept = {"run": self.run, "holds": NO_BASE, "trained": False, **(kept or {}), "round": h.round, "state": before}
         kept["secrets"] = kept.get("secrets", {}) if answered else {}  # secure aggregation's, of this round
-        if self.method.task.secure:
-            parts = self._secure(message, kept, rng)
-        else:
-            parts = self._train(message, kept, rng.child(h.round, h.exchange), h.exchange)
-        sent = self._say(Kind.REPLY, h.round, h.exchange, parts)
-        self._keep({**kept, "answered": [*answered, {"exchange": h.exchange, "asked": asked, "reply": sent}]})
+        kept["answered"], kept["begun"] = answered, None
+        try:
+            if self.method.task.secure:
+                parts = self._secure(message, kept, rng, mark, again)
+            else:
+                parts = self._train(message, kept, rng.child(h.round, h.exchange), mark, again, h.exchange)
+            sent = self._say(Kind.REPLY, h.round, h.exchange, parts)
+            self._keep({**kept, "begun": None, "answered": [*answered, {**mark, "reply": sent}]})
+        except Exception as e:
+            if kept["begun"] is None:
+                raise
+            return self._uncomputed(e, h, mark)  # images were read: the server may learn no more than that it failed
         return sent
 
-    def _train(self, message: Message, kept: State, rng: Rng, exchange: int = 0) -> tuple[Part, ...]:
-        """The method's own round: what it says, and in `kept` what it leaves behind."""
-        given = kept.get("given", 0)  # answers made from images; a server may ask more often than it planned
-        if self.policy is not None:
-            self.policy.check(self.method, given)
+    def _train(
+        self, message: Message, kept: State, rng: Rng, mark: State, again: bool, exchange: int = 0
+    ) -> tuple[Part, ...]:
+        """The method's own round: what it sends, and in `kept` what it leaves behind."""
         incoming = Incoming(
             message.header.round,
             {p.name: p.array() for p in message.parts if not p.peer},
             {(p.peer, p.name): p.array() for p in message.parts if p.peer},
             exchange,
         )
-        mechanism = self._counted()
-        spends = self.budget is not None and not (kept["trained"] and _once(mechanism))
-        if self.budget and spends:
-            self.budget.check(mechanism)
-        kept["state"], reply = self.method.client_round(kept["state"], incoming, self._data(), rng)
-        if self.budget and spends:  # written down before it leaves
-            self.budget.charge(mechanism, self.run, message.header.round)
+        data = self._begin(kept, mark, again)
+        kept["state"], reply = self.method.client_round(kept["state"], incoming, data, rng)
         kept["trained"] = True
-        kept["given"] = given + 1
         kept["holds"] = reply.holds
         return self._parts(reply)
+
+    def _begin(self, kept: State, mark: State, again: bool) -> Pictures:
+        """Count one more answer, if it may be given, before anything is computed from images.
+
+        Args:
+            kept: The private state. It is stored with `mark` as `begun`, where the client counts.
+            mark: The request that is answered.
+            again: Whether this request was begun, and counted, before a crash.
+
+        Returns:
+            The images.
+
+        Raises:
+            Refused: The owner's policy or budget allows no further answer.
+        """
+        given = kept.get("given", 0) - again  # answers made from images; a server may ask more often than it planned
+        if self.policy is not None:
+            self.policy.check(self.method, given)
+        mechanism = self._counted()
+        repeats = kept["trained"] and _once(mechanism)
+        if _once(mechanism) and kept.get("failed") and not repeats:
+            raise Refused("its one release of this run failed; a second would draw new noise", PUBLIC)
+        spends = self.budget is not None and not repeats and not again
+        if self.budget and spends:
+            self.budget.check(mechanism)
+        data = self._data()
+        if self.budget and spends:  # written before it is computed: a failure is an answer, too
+            self.budget.charge(mechanism, self.run, kept["round"])
+        kept["given"] = given + 1
+        if self.counts:
+            self._keep({**kept, "begun": mark})
+            kept["begun"] = mark
+        return data
+
+    def _uncomputed(self, e: Exception, h: Header, mark: State) -> bytes:
+        """Store a failure as the answer to a request that was begun, and return it.
+
+        In deployment its reason stays with the owner, because it may depend on images.
+        """
+        deployed = self.queues or self.log is not None
+        reason = UNCOMPUTED
+        if not deployed:
+            reason = self._said(e) if isinstance(e, VitrailError) else self._unforeseen(e)
+        sent = self._fail(h.round, h.exchange, reason)
+        kept = self.private()  # as it was before training, which may have changed arrays in place
+        assert kept is not None  # noqa: S101  _begin stored it
+        failed = kept.get("failed", 0) + 1
+        self._keep({**kept, "begun": None, "failed": failed, "answered": [*kept["answered"], {**mark, "reply": sent}]})
+        if deployed:
+            self._note(traceback.format_exc())
+        if self.log is not None:
+            self.log(f"its answer to round {h.round} could not be computed: {type(e).__name__}: {e}")
+        return sent
+
+    def _unforeseen(self, e: Exception) -> str:
+        """What the server is sent of an error that is not vitrail's own; its text may tell of the data."""
+        self._note(traceback.format_exc())
+        return f"{type(e).__name__}; details are in the client's own folder"
 
     def _counted(self) -> Mechanism | None:
         """The mechanism with the noise that counts: where there is a policy, only what its owner lets count."""
         mechanism = self.method.mechanism
         return mechanism if mechanism is None or self.policy is None else self.policy.counted(mechanism)
 
-    def _secure(self, message: Message, kept: State, rng: Rng) -> tuple[Part, ...]:
+    def _secure(self, message: Message, kept: State, rng: Rng, mark: State, again: bool) -> tuple[Part, ...]:
         """One exchange of secure aggregation; the method's own round is in the third of them."""
         from vitrail.engines import secure_client as secure
 
@@ -162,7 +230,8 @@ class Client:
         if h.exchange == secure.MASK:
             kept["secrets"] = secure.read_letters(me, message, kept["secrets"])
             told = replace(message, parts=tuple(p for p in message.parts if not p.name.startswith(secure.PREFIX)))
-            parts = self._train(told, kept, rng.child(h.round, 0))  # as it draws without secure aggregation
+            own = rng.child(h.round, 0)  # as it draws without secure aggregation
+            parts = self._train(told, kept, own, mark, again)
         source = seeded(rng.child(h.round, "secrets", h.exchange)) if task.entropy == "seed" else operating_system
         kept["secrets"], sent = secure.step(me, message, kept["secrets"], parts, source)
         return sent

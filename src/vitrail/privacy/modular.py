@@ -50,9 +50,9 @@ class Whole:
         """One client's numbers; what lies outside of the declared range does not leave the client."""
         if array.size != self.size:
             raise VitrailError(f"{array.size} elements, declared are {self.size}")
-        whole = np.rint(array * np.float64(self.scale)).astype(np.int64) if array.dtype.kind == "f" else array
-        low, high = (int(whole.min()), int(whole.max())) if whole.size else (self.low, self.low)
-        if low < self.low or high > self.low + self.span:
+        whole = np.rint(array * np.float64(self.scale)) if array.dtype.kind == "f" else array
+        low, high = (whole.min().item(), whole.max().item()) if whole.size else (self.low, self.low)
+        if not self.low <= low <= high <= self.low + self.span:  # before the cast, which wraps; NaN is refused, too
             worst = low if low < self.low else high
             least, limit = self.low / self.scale, (self.low + self.span) / self.scale
             raise VitrailError(f"it holds {worst / self.scale:.3g}, outside {least:g} to {limit:g}")

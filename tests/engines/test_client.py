@@ -1,0 +1,216 @@
+"""A client whose answer fails or is interrupted: what counts, what is stored and what the server learns."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tests.engines.adds import Adds
+from tests.federation import PRIVATE, QUICK, RUN, digits, shares
+from vitrail import config
+from vitrail.engines.client import UNCOMPUTED, Client
+from vitrail.engines.embedded import Crew
+from vitrail.engines.secure_client import FROM, KEYS, LETTERS, WHO, bits_part, bytes_part, write_names
+from vitrail.errors import VitrailError
+from vitrail.methods.base import Task
+from vitrail.privacy.budget import Budget
+from vitrail.privacy.modular import layout
+from vitrail.privacy.policy import PUBLIC, Policy
+from vitrail.privacy.secagg import LETTER
+from vitrail.rng import Rng
+from vitrail.wire.message import Header, Kind, Message, decode, encode, make_part
+
+
+@pytest.fixture(autouse=True)
+def _fast_disk(monkeypatch):
+    """Skip fsync: no test here cuts the power."""
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+
+
+def built(name="fedgan, dp-sgd", entropy="os", **settings):
+    method, private = PRIVATE.get(name, (name, {}))
+    resolved = config.resolve(method, {**QUICK[method], **private, "entropy": entropy, **settings})
+    return config.build_method(resolved, Task((1, 8, 8), 10, 2, 3, "cpu", 0, entropy))
+
+
+def client_of(method, folder, images=60, **owned) -> Client:
+    crew = Crew(method, RUN, Rng((5,)), shares(), folder)
+    return replace(
+        crew.client("client-0", digits().train.take(np.arange(200))), pictures=partial(first, images), **owned
+    )
+
+
+def first(n):
+    return digits().train.take(np.arange(n))
+
+
+def request(method, t=0, shift=0.0, push=0.0):
+    """A request; `push` sets the discriminator's last numbers so far out that trained ones do not fit in float16."""
+    server, _ = method.open_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
+    parts = []
+    for name, (codec, array) in method.broadcast(server, "client-0", True).parts.items():
+        sent = np.array(array)
+        if name == "discriminator" and push:
+            sent[-40:] = np.where(np.arange(40) % 2, push, -push)
+        if name == "generator":
+            sent[0] += shift
+        parts.append(make_part(name, codec, sent))
+    return encode(Message(Header(Kind.REQUEST, RUN, t, "server"), tuple(parts)))
+
+
+def reason(reply):
+    message = decode(reply)
+    assert message.header.kind is Kind.FAILED
+    return bytes(message.parts[0].array()).decode()
+
+
+def counted(monkeypatch, method, error=None):
+    """Count how often images are trained with; with an error, raise it after the training."""
+    calls, honest = [], type(method).client_round
+
+    def count(self, state, message, data, rng):
+        calls.append(message.round)
+        done = honest(self, state, message, data, rng)
+        if error is not None:
+            raise error
+        return done
+
+    monkeypatch.setattr(type(method), "client_round", count)
+    return calls
+
+
+FAR = {"wire": "float16", "lr": 1000.0, "dp_steps": 2, "d_steps": 1}  # what is trained leaves the range of float16
+
+
+def test_an_answer_that_fails_counts_and_is_not_computed_again(tmp_path, monkeypatch):
+    """Two answers are planned. A server that provokes failures gets two of them, and each one once."""
+    method = built(**FAR)
+    calls, log = counted(monkeypatch, method), []
+    client = client_of(method, tmp_path, policy=Policy(("dp-sgd",), max_epsilon=1000.0), log=log.append)
+    failed = client.answer(request(method, push=64800))
+    assert reason(failed) == UNCOMPUTED
+    assert client.answer(request(method, push=64800)) == failed
+    assert "replay" in reason(client.answer(request(method, shift=0.5, push=64800)))
+    assert "replay" in reason(client.answer(request(method)))
+    assert calls == [0]
+    assert client.private()["given"] == 1
+    assert reason(client.answer(request(method, 1, push=64800))) == UNCOMPUTED
+    assert reason(client.answer(request(method, 2))) == PUBLIC
+    assert calls == [0, 1]
+    assert "planned for one client" in log[-1]
+
+
+def test_a_client_goes_on_after_a_failed_answer_as_if_it_had_not_been_asked(tmp_path, monkeypatch):
+    method = built(entropy="seed")
+    failing, other = (client_of(method, tmp_path / k, log=lambda text: None) for k in "ab")
+    with monkeypatch.context() as fails:
+        counted(fails, method, VitrailError("failed"))
+        reason(failing.answer(request(method)))
+    replied = failing.answer(request(method, 1))
+    assert decode(replied).header.kind is Kind.REPLY
+    assert replied == other.answer(request(method, 1))
+    assert (failing.private()["given"], other.private()["given"]) == (2, 1)
+
+
+@pytest.mark.parametrize("error", [None, VitrailError("37 images"), KeyError("37 images")], ids=str)
+@pytest.mark.parametrize("owned", ["log", "queues"])
+def test_a_failure_after_images_were_read_tells_the_server_nothing_of_them(tmp_path, monkeypatch, error, owned):
+    method, log = built(**FAR), []
+    counted(monkeypatch, method, error)
+    client = client_of(method, tmp_path, **({"log": log.append} if owned == "log" else {"queues": True}))
+    assert reason(client.answer(request(method, push=64800))) == UNCOMPUTED
+    own = client.path.with_suffix(".error.txt")
+    assert ("37 images" if error else "cannot be sent") in own.read_text()
+    assert own.stat().st_mode & 0o077 == 0
+    assert bool(log) == (owned == "log")
+
+
+@pytest.mark.parametrize("images", [37, 123])
+def test_a_sum_beyond_its_bound_is_not_in_what_a_deployed_client_replies(tmp_path, monkeypatch, images):
+    """Without noise the refusal of one number under secure aggregation would give the number of images."""
+    honest, log, names = Adds.client_round, [], [f"client-{k}" for k in range(3)]
+
+    def far(self, state, message, data, rng):
+        state, reply = honest(self, state, message, data, rng)
+        return state, replace(reply, parts={**reply.parts, "x": np.full(5, -len(data), np.float32)})
+
+    monkeypatch.setattr(Adds, "client_round", far)
+    method = Adds(Task((1, 8, 8), 0, 1, 3, secure=3))
+    crew = Crew(method, RUN, Rng((5,)), shares(), tmp_path)
+    clients = [replace(crew.client(n, first(images)), pictures=partial(first, images), log=log.append) for n in names]
+
+    def ask(client, exchange, *parts):
+        return client.answer(encode(Message(Header(Kind.REQUEST, RUN, 0, "server", exchange), parts)))
+
+    keys = b"".join(bytes(decode(ask(c, 0)).parts[0].array()) for c in clients)
+    who = (bytes_part(WHO, write_names(names)), bytes_part(KEYS, keys))
+    letters = [bytes(decode(ask(c, 1, *who)).parts[0].array())[:LETTER] for c in clients]
+    parts = [bits_part(FROM, [True] * 3), bytes_part(LETTERS, b"".join(letters[1:]))]
+    parts.append(make_part("closed", "int32", np.int32([0])))
+    masked = ask(clients[0], 2, *parts)
+    assert reason(masked) == UNCOMPUTED
+    assert ask(clients[0], 2, *parts) == masked
+    assert f"it holds -{images}, outside -4 to 4" in log[-1]
+    other = make_part("closed", "int32", np.int32([1]))
+    assert "replay" in reason(ask(clients[0], 2, *parts[:2], other))
+    assert "does not follow" in reason(ask(clients[0], 3, bits_part("secagg.alive", [True] * 3)))
+    assert clients[0].private()["given"] == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e30, -1e30, np.nan, 4.5])
+def test_a_number_too_large_for_an_integer_is_refused_before_it_is_cast(value):
+    whole = layout(Adds().declares(), 5, 5)["x"]
+    with pytest.raises(VitrailError, match="outside -4 to 4"):
+        whole.words(np.float32([0, 0, value, 0, 0]))
+
+
+def test_a_client_killed_in_training_answers_the_same_request_and_no_other(tmp_path):
+    method = built(entropy="seed")
+    lax = Policy(("dp-sgd",), max_epsilon=1000.0, require_entropy="any")
+    client = client_of(method, tmp_path / "a", policy=lax)
+    pid = os.fork()
+    if not pid:
+        try:
+            type(method).client_round = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
+            client.answer(request(method))
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert client.private()["given"] == 1
+    assert "replay" in reason(client.answer(request(method, shift=0.5)))
+    replied = client.answer(request(method))
+    assert replied == client_of(method, tmp_path / "b").answer(request(method))
+    assert decode(replied).header.kind is Kind.REPLY
+    assert client.private()["given"] == 1
+    assert decode(client.answer(request(method, 1))).header.kind is Kind.REPLY
+    assert "planned for one client" in reason(client.answer(request(method, 2)))
+
+
+def test_a_failed_answer_is_charged_once_and_one_that_is_released_once_is_not_drawn_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
+    method = built("moments", epsilon=2.0)
+    assert method.mechanism.once
+    calls = counted(monkeypatch, method, VitrailError("failed"))
+    budget = Budget("scans", 50.0, 1e-5)
+    client = client_of(method, tmp_path, policy=replace(Policy(), budget=True), budget=budget, log=lambda text: None)
+    for _ in range(2):
+        assert reason(client.answer(request(method))) == UNCOMPUTED
+    assert reason(client.answer(request(method, 1))) == PUBLIC
+    assert calls == [0]
+    assert len(budget.spent()) == 1
+
+
+def test_state_of_version_0_1_0_is_read(tmp_path):
+    method = built(entropy="seed")
+    client = client_of(method, tmp_path, queues=True)
+    replied = client.answer(request(method))
+    old = {name: value for name, value in client.private().items() if name not in ("begun", "failed", "given")}
+    client._keep(old)
+    assert client.answer(request(method)) == replied
+    assert decode(client.answer(request(method, 1))).header.kind is Kind.REPLY

@@ -52,8 +52,8 @@ class Declared:
     """A promise about one part of a reply; what is not declared does not leave the client.
 
     `sum`: added up as it arrives, in 64-bit fixed point, so that any order of clients gives the same bits; the
-    server never needs to see a single client's. `each`: handed to `receive`. `relay`: for another client, opaque to
-    the server.
+    server never needs to see a single client's. `each`: handed to `receive`. `relay`: for another client; the
+    server checks its shape and range, and uses it for nothing.
     """
 
     how: Literal["sum", "each", "relay"]

@@ -133,8 +133,7 @@ def test_whatever_one_client_replies_the_round_ends_and_the_others_count(name, t
 
 
 def largest(method: Method, pattern: str) -> Callable[[int, str, bytes], bytes]:
-    """The liar's replies with every float part at the ends of its range; psfedgan's D's, whose bits a digest names,
-    and weights, which would hide the rest, are as they were."""
+    """The liar's replies with every float part at the ends of its range; the weight stays as it was."""
     declared = method.declares()
 
     def spoil(t: int, client: str, answer: bytes) -> bytes:

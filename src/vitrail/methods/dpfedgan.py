@@ -102,7 +102,7 @@ class DpFedGan(Private):
         for _ in range(self.g_steps):
             z, y = gan.latent(self.batch, self.z, self.task, draw)
             gan.step(optimizer, gan.g_loss(D(G(z, y), y), self.g_loss))
-        after = {"generator": to_vector(G), "discriminator": vector, "adam": optimizer.state_dict()["state"]}
+        after: State = {"generator": to_vector(G), "discriminator": vector, "adam": optimizer.state_dict()["state"]}
         if not finite(after):  # D is such that G's steps overflow: G stays as it was
             after |= {name: server[name] for name in ("generator", "adam")}
         return after

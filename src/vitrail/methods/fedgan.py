@@ -185,7 +185,7 @@ class FedGan(Private):
             loss = self.train(nets, optimizers, data, rng)
 
         vectors = {name: to_vector(net) for name, net in nets.items()}
-        after = {**vectors, "optimizers": {name: o.state_dict() for name, o in optimizers.items()}}
+        after: State = {**vectors, "optimizers": {name: o.state_dict() for name, o in optimizers.items()}}
         if not finite(after):  # no change: the client stays as it was, and sends what it began with
             after, vectors = state, {name: np.array(began[name]) for name in nets}
         parts: dict[str, NDArray[Any]]

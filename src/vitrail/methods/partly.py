@@ -178,7 +178,7 @@ class Partly(Simple):
         for name, theta in told.items():
             parts[name] = n * (theta.astype(np.float32) - to_vector(nets[name])[learned(nets[name])])  # line 11
         parts |= {f"metric.{k}": v for k, v in zip(self.metrics, measured[:, None], strict=True)}
-        after = {**closed(nets, self.federated), **kept}
+        after: State = {**closed(nets, self.federated), **kept}
         if not finite(after) or not usable(*(parts[name] for name in told)):  # no change: the client stays as it was
             return state, Reply(parts | {name: np.zeros_like(parts[name]) for name in told})
         return after, Reply(parts)

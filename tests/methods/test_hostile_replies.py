@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from vitrail.methods.base import Declared, Method
 from vitrail.rng import Rng
 from vitrail.state import finite
 from vitrail.wire.codecs import BY_NAME
-from vitrail.wire.message import Message, Part, decode, encode, make_part
+from vitrail.wire.message import Kind, Message, Part, decode, encode, make_part
 
 CLIENTS = sorted(shares())
 LIAR = "client-1"
@@ -130,3 +130,67 @@ def test_whatever_one_client_replies_the_round_ends_and_the_others_count(name, t
                     method.broadcast(server, client, full=True)
         fed = after
     assert refused > 20
+
+
+def largest(method: Method, pattern: str) -> Callable[[int, str, bytes], bytes]:
+    """The liar's replies with every float part at the ends of its range; the weight stays as it was."""
+    declared = method.declares()
+
+    def spoil(t: int, client: str, answer: bytes) -> bytes:
+        message = decode(answer)
+        if client != LIAR or message.header.kind is not Kind.REPLY:
+            return answer
+        parts = []
+        for p in message.parts:
+            d = declared[p.name]
+            if p.codec not in ("float32", "float16") or p.name == "weight":
+                parts.append(p)
+                continue
+            top = min(d.limit, float(np.finfo(DTYPES[p.codec]).max))
+            a = np.full(p.shape, top, np.float32)
+            if pattern == "both ends":
+                a[np.random.default_rng(t).random(p.shape) < 0.5] = max(d.least, -top)
+            parts.append(make_part(p.name, p.codec, a, p.peer))
+        return encode(replace(message, parts=tuple(parts)))
+
+    return spoil
+
+
+@pytest.mark.parametrize("pattern", ["one end", "both ends"])
+@pytest.mark.parametrize("name", [*METHODS, *PRIVATE])
+def test_a_client_that_sends_the_largest_values_stops_no_round_and_excludes_nobody_else(name, pattern, tmp_path):
+    method = quick(name, rounds=4)
+    fed, outcomes, _ = federate(method, tmp_path, spoil=largest(method, pattern), rounds=4)
+    for outcome in outcomes:
+        assert not outcome.void
+        assert set(outcome.left_out) <= {LIAR}, outcome.left_out
+    assert finite(fed.server)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("fullgan", "generators"), ("mdgan", "gradient"), ("mdgan", "discriminator")]
+)
+def test_a_float_beyond_its_range_is_refused_by_name_whoever_it_is_for(name, part, tmp_path):
+    method = quick(name, **({"wire": "float32"} if name == "mdgan" else {}))
+
+    def spoil(t: int, client: str, answer: bytes) -> bytes:
+        m = decode(answer)
+        parts = [make_part(p.name, p.codec, np.full(p.shape, 3e38), p.peer) if p.name == part else p for p in m.parts]
+        return encode(replace(m, parts=tuple(parts))) if client == LIAR else answer
+
+    _, (outcome,), _ = federate(method, tmp_path, spoil=spoil, rounds=1)
+    assert outcome.left_out == {LIAR: f"reply refused: part '{part}' holds 3e+38, outside -65536 to 65536"}
+
+
+def test_a_generator_whose_images_are_not_finite_is_refused_and_the_last_one_kept(tmp_path):
+    method = quick("fullgan")
+    fed, _, _ = federate(method, tmp_path, rounds=1)
+
+    def spoil(t: int, client: str, answer: bytes) -> bytes:
+        m = decode(answer)
+        bad = [make_part(p.name, p.codec, np.full(p.shape, -1e4)) if p.name == "generators" else p for p in m.parts]
+        return encode(replace(m, parts=tuple(bad))) if client == LIAR else answer
+
+    after, (outcome,), _ = federate(method, tmp_path, rounds=1, fed=fed, spoil=spoil)
+    assert outcome.left_out == {LIAR: "reply refused: its G makes images that are not finite"}
+    assert same(after.server["users"][LIAR], fed.server["users"][LIAR])

@@ -92,7 +92,8 @@ def _check(part: Part, declared: Mapping[str, Declared], server: State) -> Array
         if d.size is not None and a.shape != (d.size,):
             raise Malformed(f"part {part.name!r} decodes to the shape {a.shape}, declared is ({d.size},)")
     low, high = (float(a.min()), float(a.max())) if a.size else (0.0, 0.0)
-    if d.how == "sum" and not max(d.least, -d.limit) <= low <= high <= d.limit:
+    ranged = d.how == "sum" or d.codec.startswith("float")
+    if ranged and not max(d.least, -d.limit) <= low <= high <= d.limit:
         worst = low if low < max(d.least, -d.limit) else high
         raise Malformed(f"part {part.name!r} holds {worst:.3g}, outside {max(d.least, -d.limit):g} to {d.limit:g}")
     return a

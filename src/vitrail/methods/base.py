@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,20 +43,24 @@ class Task:
 CLIENTS = "clients"  # in place of a part's name in `Declared.over`: the number of clients that replied
 
 
+LIMIT = 2.0**16  # largest magnitude of a float in a reply, where a method declares no other
+HELD = 65504.0  # largest magnitude of a weight that the server averages: float16's largest, so that it can travel
+
+
 @dataclass(frozen=True)
 class Declared:
     """A promise about one part of a reply; what is not declared does not leave the client.
 
     `sum`: added up as it arrives, in 64-bit fixed point, so that any order of clients gives the same bits; the
-    server never needs to see a single client's. `each`: handed to `receive`. `relay`: for another client, opaque to
-    the server.
+    server never needs to see a single client's. `each`: handed to `receive`. `relay`: for another client; the
+    server checks its shape and range, and uses it for nothing.
     """
 
     how: Literal["sum", "each", "relay"]
     codec: str
     size: int | None  # number of elements; None: any, up to `limit_bytes`, and an empty part has the shape (0,)
-    limit: float = 2.0**16  # largest magnitude of an element of a sum; a larger one is refused
-    least: float = -math.inf  # the smallest element of a sum, where it is not minus the limit
+    limit: float = LIMIT  # largest magnitude of an element of a sum, or of a float; a larger one is refused
+    least: float = -math.inf  # the smallest such element, where it is not minus the limit
     limit_bytes: int = 2**28  # of a part of any size; one of a known size has room for its elements
     unpack: Callable[[State, Array], Array] | None = None  # from bytes, coded under the server's state, to the numbers
     numbers: int | None = None  # how many an `each` part stands for that is coded to bytes
@@ -230,6 +234,19 @@ class Simple:
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         raise NotImplementedError(f"{type(self).__name__} declares no part for {client}'s {sorted(parts)}")
+
+
+def held(vector: NDArray[Any]) -> NDArray[Any]:
+    """Weights that the server averaged, cut to HELD, so that they cannot grow from round to round until they overflow.
+
+    Weights of ordinary networks are far below it: they keep their bits.
+    """
+    return np.clip(vector, -HELD, HELD)
+
+
+def usable(*arrays: NDArray[Any]) -> bool:
+    """Whether a client can send these: every element is finite and not beyond HELD."""
+    return all(bool((np.abs(a) <= HELD).all()) for a in arrays)
 
 
 def fixed_point_scale(limit: float, clients: int) -> float:

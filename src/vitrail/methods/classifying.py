@@ -23,7 +23,7 @@ from vitrail.data.pictures import Pictures
 from vitrail.determinism import one_thread
 from vitrail.errors import VitrailError
 from vitrail.methods import gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task, held, usable
 from vitrail.nets.classifier import classifier, shifted
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.rng import Rng
@@ -113,14 +113,15 @@ class Classifying(Simple):
         t = server["rounds"]
         with np.errstate(divide="ignore", invalid="ignore"):  # weights of nothing make a round that is not closed
             moved = server["network"] + sums.values["network"] / sums.values["weight"][0]
-        after = {**server, "network": moved.astype(np.float32), "rounds": t + 1}
+        after = {**server, "network": held(moved.astype(np.float32)), "rounds": t + 1}
         if server["real"] is None or not self.server_steps or not np.isfinite(moved).all():
             return after
         C = from_vector(self.net(), after["network"])
         real = Pictures(server["real"]["pixels"], server["real"]["labels"])
         batches = self.draws(real, self.server_steps, rng.child("server"), "cpu")
         descend(C, batches, lambda x, y: F.cross_entropy(C(x), y), self.rate(t), rng)
-        return {**after, "network": to_vector(C)}
+        trained = to_vector(C)  # where the mean is such that its own steps overflow, the server leaves them out
+        return {**after, "network": held(trained)} if np.isfinite(trained).all() else after
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The global classifier."""
@@ -147,7 +148,9 @@ class Classifying(Simple):
         return len(data) / UNIT
 
     def reply(self, C: nn.Module, message: Incoming, data: Pictures, loss: float, **more: Any) -> Reply:
-        """What changed, times the client's weight."""
+        """What changed, times the client's weight; nothing where training went beyond what can be sent."""
         n = np.float32(self.weight(data))
-        moved = to_vector(C) - message.parts["network"]
-        return Reply({"network": moved * n, "weight": np.array([n]), "metric.loss": np.array([loss]), **more})
+        moved = (to_vector(C) - message.parts["network"]) * n
+        if not usable(moved):
+            moved = np.zeros_like(moved)
+        return Reply({"network": moved, "weight": np.array([n]), "metric.loss": np.array([loss]), **more})

@@ -21,7 +21,7 @@ from vitrail.methods.base import Incoming, Model, Reply
 from vitrail.methods.padpaf import PaDPaF
 from vitrail.methods.partly import Pull, closed
 from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.state import State, finite
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Ditto(PaDPaF):
         nets = self.opened(v_k, {} if v_k else w_t, message)  # v_k begins where w is
         own = replace(self, local_epochs=self.personal_epochs)
         kept, _ = own.learn(nets, v_k, Pull(self.pull, w_t), message.round, data, rng.child("personal"))
-        return {"global": w_k, "personal": {**closed(nets, ()), **kept}}, reply
+        after = {**closed(nets, ()), **kept}
+        return {"global": w_k, "personal": after if finite(after) else v_k}, reply
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """w, or a client's v_k."""

@@ -22,14 +22,14 @@ from pydantic import Field
 
 from vitrail.data.pictures import Pictures
 from vitrail.methods import gan
-from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums, held, usable
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy import dpfedavg
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.settings import Private
 from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.state import State, finite
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class DpFedGan(Private):
         """D moves by the mean of the noised sum of updates; then G takes its steps against D."""
         noise = (self.mechanism.sigma, self.source(rng.child("noise"))) if self.mechanism else None
         moved = dpfedavg.mean_update(sums, ["discriminator"], noise)["discriminator"]
-        vector = (server["discriminator"] + moved).astype(np.float32)
+        vector = held((server["discriminator"] + moved).astype(np.float32))
         D = from_vector(self.discriminator(), vector).to(self.task.device).train().requires_grad_(False)
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         optimizer = gan.adam(G, self.lr, (self.beta1, 0.999), server["adam"])
@@ -102,7 +102,10 @@ class DpFedGan(Private):
         for _ in range(self.g_steps):
             z, y = gan.latent(self.batch, self.z, self.task, draw)
             gan.step(optimizer, gan.g_loss(D(G(z, y), y), self.g_loss))
-        return {"generator": to_vector(G), "discriminator": vector, "adam": optimizer.state_dict()["state"]}
+        after: State = {"generator": to_vector(G), "discriminator": vector, "adam": optimizer.state_dict()["state"]}
+        if not finite(after):  # D is such that G's steps overflow: G stays as it was
+            after |= {name: server[name] for name in ("generator", "adam")}
+        return after
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The server's generator; clients keep none."""
@@ -127,4 +130,6 @@ class DpFedGan(Private):
         update = {"discriminator": to_vector(D) - received.astype(np.float32)}
         if self.mechanism:
             return state, Reply(dpfedavg.bounded(update, self.clip, self.wire))
+        if not usable(*update.values()):  # no change
+            update = {name: np.zeros_like(a) for name, a in update.items()}
         return state, Reply({**update, "metric.loss_d": np.array([np.mean(losses)])})

@@ -25,14 +25,14 @@ from vitrail.data.pictures import Pictures
 from vitrail.errors import VitrailError
 from vitrail.methods import fedgan_private as private
 from vitrail.methods import gan
-from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums, held
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, learned, to_vector, vector_size
 from vitrail.privacy import dpfedavg, dpsgd
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.settings import Private
 from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.state import State, finite
 from vitrail.wire.message import NO_BASE, digest
 
 UNIT = 100  # weights count hundreds of pictures, so that weighted values fit float16 for few and for many
@@ -159,7 +159,7 @@ class FedGan(Private):
             return {**server, **{name: to_vector(net) for name, net in nets.items()}}
         weight = sums.clients if self.mechanism else sums.values["weight"][0]
         with np.errstate(divide="ignore", invalid="ignore"):  # weights of nothing make a round that is not closed
-            means = {n: (sums.values[n] / weight).astype(np.float32) for n in self.uploaded}
+            means = {n: held((sums.values[n] / weight).astype(np.float32)) for n in self.uploaded}
         return {**server, **means}
 
     def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
@@ -170,10 +170,11 @@ class FedGan(Private):
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, client side: train both networks, send what is asked for."""
-        nets, optimizers = self.nets(), dict[str, torch.optim.Optimizer]()
+        nets, optimizers, began = self.nets(), dict[str, torch.optim.Optimizer](), dict[str, NDArray[np.float32]]()
         for name, net in nets.items():
             own = name in state and name not in self.synced  # what is not synchronised stays the client's
-            from_vector(net, state[name] if own else message.parts[name])
+            began[name] = np.asarray(state[name] if own else message.parts[name], np.float32)
+            from_vector(net, began[name])
             net.to(self.task.device).train()
             optimizers[name] = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, 0.999))
             if state:  # a client keeps its own optimiser
@@ -184,17 +185,19 @@ class FedGan(Private):
             loss = self.train(nets, optimizers, data, rng)
 
         vectors = {name: to_vector(net) for name, net in nets.items()}
+        after: State = {**vectors, "optimizers": {name: o.state_dict() for name, o in optimizers.items()}}
+        if not finite(after):  # no change: the client stays as it was, and sends what it began with
+            after, vectors = state, {name: np.array(began[name]) for name in nets}
         parts: dict[str, NDArray[Any]]
         if self.mechanism and self.privacy == "dp-fedavg":
             parts = dpfedavg.bounded(private.update(nets, message.parts, self.uploaded), self.clip, self.wire)
         elif self.mechanism:
-            parts = {name: vectors[name] for name in self.uploaded}
+            parts = {name: held(vectors[name]) for name in self.uploaded}
         else:
             n = np.float32(len(data) / UNIT if self.weights == "examples" else 1.0)
-            parts = {name: vectors[name] * n for name in self.uploaded}
+            parts = {name: held(vectors[name] * n) for name in self.uploaded}
             parts |= {"weight": np.array([n]), "metric.loss_g": loss[:1], "metric.loss_d": loss[1:]}
-        kept = {"optimizers": {name: o.state_dict() for name, o in optimizers.items()}}
-        return {**vectors, **kept}, Reply(parts, holds=digest("networks"))
+        return after, Reply(parts, holds=digest("networks") if after else NO_BASE)
 
     def train(self, nets: gan.Nets, optimizers: gan.Optimizers, data: Pictures, rng: Rng) -> NDArray[Any]:
         """One or more epochs of Eq. 2 and 3 on the client's own pictures; returns both mean losses."""

@@ -13,7 +13,7 @@ paper: a client shares at most `means` of them, so that the pool does not grow w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -52,6 +52,7 @@ class NaiveMix(Classifying):
         bounds = {"means": self.means * c * h * w, "mean_labels": 4 * self.means * self.task.classes}
         shapes = {"means": (None, c, h, w), "mean_labels": (None, self.task.classes)}
         shared = {n: Declared("each", CODECS[n], None, limit_bytes=bounds[n], shape=shapes[n]) for n in CODECS}
+        shared["mean_labels"] = replace(shared["mean_labels"], least=0, limit=1)
         return {**super().declares(), **shared}
 
     # -- server ---------------------------------------------------------------------------------------------------
@@ -70,8 +71,6 @@ class NaiveMix(Classifying):
             raise Malformed(f"{rows:,} means and labels of {len(parts['mean_labels']):,}")
         if not parts["means"].size:
             return server
-        if not ((parts["mean_labels"] >= 0) & (parts["mean_labels"] <= 1)).all():
-            raise Malformed("labels of means outside 0 to 1")
         share: dict[str, Array] = {"means": parts["means"]}
         share["mean_labels"] = parts["mean_labels"]
         return {**server, "shares": {**server["shares"], client: share}}

@@ -64,6 +64,7 @@ class FullGan(LocalGan):
         user = {"generator": np.array(rows[-1]), "labels": self.labels_said(parts), **mean}
         if not finite(user):
             raise Malformed("the mean of its G is no longer finite")
+        self.check_images(user)
         return {**server, "users": dict(sorted({**server["users"], client: user}.items()))}
 
     # -- client ---------------------------------------------------------------------------------------------------

@@ -181,6 +181,16 @@ class LocalGan(LocalGanSettings):
             n += 1
         return {"average": mean, "averaged": n}
 
+    def check_images(self, user: State) -> None:
+        """Refuse a client's G whose images are not finite: the classifier is trained on images of all G."""
+        G = from_vector(self.generator(), user["average"]).eval()
+        labels = torch.tensor(user["labels"]) if self.task.classes else None
+        z = torch.randn(max(8, len(user["labels"])), self.z, generator=Rng((0,)).child("check").torch())
+        with torch.no_grad():
+            made = G(z, None if labels is None else labels[torch.arange(len(z)) % len(labels)])
+        if not bool(torch.isfinite(made).all()):
+            raise Malformed("its G makes images that are not finite")
+
     def _parts(self, server: State) -> tuple[list[nn.Module], list[list[int]]]:
         """Every client's G, and the labels that each knows."""
         found = [server[self.users][client] for client in sorted(server[self.users])]

@@ -29,11 +29,11 @@ from torch import nn
 
 from vitrail.data.pictures import Pictures
 from vitrail.methods import fakes, gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task, usable
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.state import State, finite
 from vitrail.wire.codecs import Array
 
 
@@ -170,9 +170,19 @@ class MdGan(Simple):
         return {"discriminator": to_vector(initialise(self.discriminator(), rng.torch())), "adam": None}
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
-        """Algorithm 1, worker side: L steps of D_n on X_r and X_d, then F_n on X_g."""
-        for came in message.relayed.values():  # rarely several, where this client was away: the last will do
-            state = {"discriminator": came, "adam": None}
+        """Algorithm 1, worker side, with the D that came in, where one did and can be used; else with its own.
+
+        A D from another client may be such that no step on it is finite. Last of all comes a new one.
+        """
+        came = list(message.relayed.values())[-1:]  # rarely several, where this client was away: the last will do
+        for begun in (*({"discriminator": D, "adam": None} for D in came), state):
+            after, reply = self.trained(begun, message, data, rng)
+            if finite(after) and usable(*reply.parts.values(), *reply.relay.values()):
+                return after, reply
+        return self.trained(self.client_init("", rng.child("again")), message, data, rng)
+
+    def trained(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+        """L steps of D_n on X_r and X_d, then F_n on X_g."""
         D = from_vector(self.discriminator(), state["discriminator"]).to(self.task.device).train()
         optimizer = self.adam(D, state["adam"])
         x_r, y_r = self.sample(data, rng)

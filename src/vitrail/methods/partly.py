@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from vitrail.data.pictures import Pictures
 from vitrail.methods import gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
+from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task, held, usable
 from vitrail.methods.fedgan import UNIT
 from vitrail.nets.flat import from_vector, learned, load_learned, to_vector
 from vitrail.nets.padpaf import Content, Style, initialise
 from vitrail.nets.padpaf_discriminator import settle
 from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.state import State, finite
 from vitrail.wire.codecs import Array
 
 
@@ -151,7 +151,7 @@ class Partly(Simple):
                 else torch.optim.SGD(theta.parameters(), 1.0)
             )
             optimizer.step()
-            after[name] = theta[0].detach().numpy()
+            after[name] = held(theta[0].detach().numpy())
             after["adam"][name] = optimizer.state_dict()["state"]
         return after
 
@@ -178,7 +178,10 @@ class Partly(Simple):
         for name, theta in told.items():
             parts[name] = n * (theta.astype(np.float32) - to_vector(nets[name])[learned(nets[name])])  # line 11
         parts |= {f"metric.{k}": v for k, v in zip(self.metrics, measured[:, None], strict=True)}
-        return {**closed(nets, self.federated), **kept}, Reply(parts)
+        after: State = {**closed(nets, self.federated), **kept}
+        if not finite(after) or not usable(*(parts[name] for name in told)):  # no change: the client stays as it was
+            return state, Reply(parts | {name: np.zeros_like(parts[name]) for name in told})
+        return after, Reply(parts)
 
     def opened(self, state: State, told: Mapping[str, Array], message: Incoming) -> gan.Nets:
         """A client's networks: as it was told, as it kept them, or, the first time, from the seed that all know."""

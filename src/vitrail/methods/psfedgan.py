@@ -179,6 +179,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         if not finite({**after, **mean}):
             raise Malformed(f"G or its Adam is no longer finite after {twin.steps} steps; lower lr")
         after |= {"key": key, "digest": digest, "labels": list(said.labels), **said.kept(), **mean}
+        self.check_images(after)
         return {**server, "twins": dict(sorted({**server["twins"], client: after}.items()))}
 
     # -- client ---------------------------------------------------------------------------------------------------

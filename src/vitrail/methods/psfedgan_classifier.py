@@ -40,6 +40,7 @@ class Lessons:
         y = known[torch.randint(len(known), (n,), generator=draw)]
         with torch.no_grad():
             x = self.made(torch.randn(n, self.made.z, generator=draw), y) if n else torch.empty(0, *self.task.shape)
+        x = x.nan_to_num()  # of a client's G that overflows for some z only
         if self.real is not None and n_real:
             pick = torch.randint(len(self.real), (n_real,), generator=draw).numpy()
             x_real, y_real = gan.pictures(self.real, pick, Task(self.task.shape, self.task.classes, 1, 1))

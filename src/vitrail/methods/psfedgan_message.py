@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.determinism import one_thread
+from vitrail.errors import Malformed
+from vitrail.methods.base import HELD, usable
 from vitrail.methods.localgan_training import Learner
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.state import State
@@ -42,6 +44,8 @@ def read(run: PsFedGan, parts: Mapping[str, Array], before: State | None) -> Pub
     base = before["published"] if before is not None and before["architecture"] == name else None
     run.check_decoded_size(coding, parts["discriminators"])
     rows = coding.decode(parts["discriminators"], run.steps, base)
+    if not usable(rows):
+        raise Malformed(f"its discriminators hold numbers beyond {HELD:g}, or that are not finite")
     return Published(name, rows, int(parts["seed"][0]), labels, coding.remembered(rows, base))
 
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.data.pictures import Pictures
-from vitrail.methods.base import COUNTED, Declared, Incoming, Outgoing, Reply, Sums
+from vitrail.methods.base import COUNTED, Declared, Incoming, Outgoing, Reply, Sums, held, usable
 from vitrail.methods.classifying import Classifying, descend
 from vitrail.nets.flat import to_vector
 from vitrail.rng import Rng
@@ -50,7 +50,7 @@ class Scaffold(Classifying):
     def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """x <- x + mean of Δy; c <- c + |S|/N mean of Δc."""
         moved = server["control"] + sums.values["control"] / self.task.clients
-        return {**super().close_round(server, sums, rng), "control": moved.astype(np.float32)}
+        return {**super().close_round(server, sums, rng), "control": held(moved.astype(np.float32))}
 
     def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
         """K steps along g - c_i + c, then option II."""
@@ -63,6 +63,8 @@ class Scaffold(Classifying):
         batches = self.draws(data, self.local_steps, rng, self.task.device)
         loss = descend(y, batches, lambda a, b: F.cross_entropy(y(a), b), rate, rng, correction)
         after = (c_i - c + (x - to_vector(y)) / (self.local_steps * rate)).astype(np.float32)
+        if not usable(to_vector(y) - x, after - c_i):  # the reply says that nothing changed, so c_i is as it was
+            after = np.asarray(c_i, np.float32)
         kept: State = {"control": after, "before": c_i, "round": message.round}
         return kept, self.reply(y, message, data, loss, control=after - c_i)
 

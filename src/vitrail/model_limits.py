@@ -22,7 +22,8 @@ FREE = 2**26  # bytes of weights, or of one activation, that any file may ask fo
 # between 0.5 and 1 bit. Masks and scores that entropy coding would make smaller are stored packed (methods/masks.py).
 WEIGHTS_PER_BYTE = 128
 # Bytes of the largest activation for each byte of coded mask or stored weights, at the 64 images from which BatchNorm's
-# statistics are computed; samples are computed in batches of 256 only where their activations fit too. The largest ratio that the settings allow is that of generator=sngan, size=128, width=0.5.
+# statistics are computed; samples are computed in batches of 256 only where their activations fit too. The largest
+# ratio that the settings allow is that of generator=sngan, size=128, width=0.5.
 ACTIVATION_PER_BYTE = 4096
 STATISTICS_BATCH = 64  # images of one batch when BatchNorm's statistics are computed
 SAMPLE_BATCH = 256  # images for which noise is drawn at once when sampling
@@ -198,7 +199,8 @@ def images_per_pass(net: nn.Module, side: int, classes: int, stored: int) -> int
     if isinstance(net, Ensemble):
         net = net.masked.net
     elif isinstance(net, Mixture):
-        net, stored = net.parts[0], stored // len(net.parts)
+        parts = list(net.parts)
+        net, stored = parts[0], stored // len(parts)
     elif isinstance(net, Styled):
         net = net.content
     needed = largest_activation(net, side, classes) * SAMPLE_BATCH // STATISTICS_BATCH

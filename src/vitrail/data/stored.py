@@ -146,11 +146,11 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 def _read(stream: IO[bytes], count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The next values of a stream."""
     out = np.empty(count, dtype)
-    view, done = memoryview(out.view(np.uint8)) if out.nbytes else memoryview(b""), 0
+    view, done = out.view(np.uint8) if out.nbytes else np.empty(0, np.uint8), 0
     while done < len(view):
         part = stream.read(min(2**20, len(view) - done))
         if not part:
             raise EOFError("it ends too early")
-        view[done : done + len(part)] = part
+        view[done : done + len(part)] = np.frombuffer(part, np.uint8)
         done += len(part)
     return out

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,14 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.federation import quick
 from vitrail import state
-from vitrail.artifact import FORMAT
+from vitrail.artifact import BATCH, FORMAT, load, open_model
 from vitrail.errors import Malformed
 from vitrail.methods import psfedgan_message
 from vitrail.methods.base import Model
 from vitrail.model_limits import (
+    FREE,
     STATISTICS_BATCH,
     check_model,
     fewest_coded_bytes,
+    images_per_pass,
     largest_activation,
     seeded_network,
 )
@@ -56,6 +59,11 @@ BOMBS = {  # name: kind, tree, what the refusal says; None: it loads
         {**STYLED, "latent": 2**14, "content": {}},
         "its weights are not those of the network",
     ),
+    "ensemble: feature maps of 256 images": (
+        "ensemble",
+        {**SEEDED, "generator": "sngan", "width": 0.03, "scores": SCORES},
+        None,
+    ),
     "padpaf: a style that is not stored": ("padpaf", {**STYLED, "content": "real"}, None),
     "classifier": ("classifier", {**ABOUT, "classes": 10**6, "weights": {}}, "1000000 classes"),
 }
@@ -75,7 +83,7 @@ for word in sys.argv[1:]:
         rss = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before, refusal = rss(), None
         try:
-            {"load": load, "show": inspect_model}[verb](path)
+            {"load": load, "show": inspect_model, "sample": lambda path: load(path).sample(256)}[verb](path)
         except (Malformed, MemoryError) as e:
             refusal = repr(e)
         os.write(writer, json.dumps([refusal, rss() - before]).encode())
@@ -101,6 +109,7 @@ def outcomes(tmp_path_factory):
         path = folder / f"{i}.safetensors"
         write(path, kind, tree)
         verbs = ("show",) if kind == "classifier" else ("load", "show")  # `load` is for generators
+        verbs += ("sample",) if name.startswith("ensemble: feature") else ()
         words |= {(verb, name): f"{verb}:{path}" for verb in verbs}
     done = subprocess.run([sys.executable, "-c", CHILD, *words.values()], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -178,6 +187,42 @@ def test_the_largest_feature_map_is_the_one_that_a_pass_computes(name, side):
     with torch.no_grad(), Largest() as largest:
         net(torch.randn(STATISTICS_BATCH, net.z), torch.zeros(STATISTICS_BATCH, dtype=torch.int64))
     assert largest.nbytes / 2 <= largest_activation(counted, side, 2) <= largest.nbytes
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A small ensemble whose feature maps for 256 images exceed the limit; for 64 they do not."""
+    return open_model(Model("ensemble", {**SEEDED, "generator": "sngan", "width": 0.03, "scores": SCORES}), [])
+
+
+def test_sampling_keeps_the_limit_of_a_feature_map(wide):
+    with Largest() as largest:
+        wide.sample(BATCH)
+    assert 0 < largest.nbytes <= FREE
+
+
+def test_images_that_are_computed_in_parts_have_the_mask_of_their_batch():
+    tree = {**SEEDED, "shape": [1, 8, 8], "generator": "small", "width": 0.25, "scores": SCORES, "classes": 2}
+    whole = open_model(Model("ensemble", tree), ["a", "b"])
+    assert whole.per_pass == BATCH
+    torch.testing.assert_close(replace(whole, per_pass=64).sample(300), whole.sample(300), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_ordinary_generators_compute_256_images_at_once(name):
+    with torch.device("meta"):
+        net = build(name, (3, 32, 32), 10)
+    mask = sum(p.numel() for p in net.parameters()) // 16  # at half a bit per weight
+    assert images_per_pass(net, 32, 10, mask) == BATCH
+
+
+@pytest.mark.parametrize("names", [[0, 1], "ab", {"a": 0, "b": 1}, [b"a", b"b"], ["a", None], ["a", "b" * 2000]])
+def test_names_of_classes_that_are_no_short_strings_are_refused(tmp_path, names):
+    tree = {**SEEDED, "shape": [1, 8, 8], "generator": "small", "width": 0.25, "scores": SCORES, "classes": 2}
+    path = tmp_path / "m.safetensors"
+    state.save(path, {"format": FORMAT, "kind": "ensemble", "names": names, "about": {}, "model": tree})
+    with pytest.raises(Malformed, match=r"m\.safetensors: .*name.* of (a class|classes)"):
+        load(path)
 
 
 def test_weights_must_have_the_shapes_of_the_network_they_are_for():

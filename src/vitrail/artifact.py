@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from vitrail import state as store
 from vitrail.errors import Malformed, VitrailError
 from vitrail.grid import write_grid
 from vitrail.methods.base import Model
-from vitrail.model_limits import STATISTICS_BATCH, check_model, seeded_network
+from vitrail.model_limits import SAMPLE_BATCH, STATISTICS_BATCH, check_model, images_per_pass, seeded_network
 from vitrail.rng import Rng
 
 FORMAT = 2
 PARTS = {"kind", "names", "about", "model"}
-BATCH = 256
+BATCH = SAMPLE_BATCH
 MODEL = "model.safetensors"  # in a run's folder
 UNFIT = (VitrailError, KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError, OverflowError)
 
@@ -37,6 +37,7 @@ class Generator:
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
     about: dict[str, Any]
+    per_pass: int = BATCH  # images that the network computes at once; fewer for a network that is large for its file
 
     def labels(self, n: int, label: int | str | Sequence[int] | Tensor | None = None) -> Tensor | None:
         """Labels for n pictures: one for all, a list of them, or all classes in turn."""
@@ -76,8 +77,19 @@ class Generator:
             z = torch.randn(min(BATCH, n - at), self.z, generator=draw)
             labels = None if y is None else y[at : at + BATCH]
             with torch.no_grad():
-                x = self.net(z, labels)
+                x = self._images(z, labels)
             yield x.add_(1).div_(2).clamp_(0, 1), labels
+
+    def _images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """The images of one batch, in equal parts of at most `per_pass` images; an ensemble has one mask for all."""
+        from vitrail.nets.masked import Ensemble
+
+        parts = -(-len(z) // self.per_pass)
+        if parts == 1:
+            return cast(Tensor, self.net(z, labels))
+        net = self.net.for_batch(z) if isinstance(self.net, Ensemble) else self.net
+        ys = [None] * parts if labels is None else labels.tensor_split(parts)
+        return torch.cat([net(part, y) for part, y in zip(z.tensor_split(parts), ys, strict=True)])
 
     def grid(
         self, path: str | Path, n: int = 64, label: int | str | Sequence[int] | None = None, seed: int = 0
@@ -167,10 +179,12 @@ def open_model(model: Model, classes: Sequence[str], about: dict[str, Any] | Non
         raise Malformed("this is a classifier, which makes no pictures; vitrail.load_classifier reads it")
     if not isinstance(model.kind, str) or model.kind not in READERS:
         raise Malformed(f"a model of kind {model.kind!r}; known are {', '.join(READERS)}: is this version too old?")
-    _check(model, classes)
+    stored = _check(model, classes)
     try:
         net = READERS[model.kind](model.tree)
-        return Generator(net, net.z, tuple(model.tree["shape"]), tuple(classes[: model.tree["classes"]]), about or {})
+        shape, n = tuple(model.tree["shape"]), model.tree["classes"]
+        per_pass = images_per_pass(net, shape[1], n, stored)
+        return Generator(net, net.z, shape, tuple(classes[:n]), about or {}, per_pass)
     except UNFIT as e:
         raise Malformed(f"its model does not fit together ({type(e).__name__}: {e})") from e
 

@@ -22,9 +22,12 @@ FREE = 2**26  # bytes of weights, or of one activation, that any file may ask fo
 # between 0.5 and 1 bit. Masks and scores that entropy coding would make smaller are stored packed (methods/masks.py).
 WEIGHTS_PER_BYTE = 128
 # Bytes of the largest activation for each byte of coded mask or stored weights, at the 64 images from which BatchNorm's
-# statistics are computed. The largest ratio that the settings allow is that of generator=sngan, size=128, width=0.5.
+# statistics are computed; samples are computed in batches of 256 only where their activations fit too. The largest
+# ratio that the settings allow is that of generator=sngan, size=128, width=0.5.
 ACTIVATION_PER_BYTE = 4096
 STATISTICS_BATCH = 64  # images of one batch when BatchNorm's statistics are computed
+SAMPLE_BATCH = 256  # images for which noise is drawn at once when sampling
+LONGEST_NAME = 1024  # characters of the name of a class
 LARGEST_SIDE = 128  # pixels; the largest value of the setting `size`
 RANGES: Mapping[str, tuple[int, int]] = {
     "classes": (0, 10**6),
@@ -47,13 +50,14 @@ def check_model(model: Model, names: Sequence[str]) -> int:
         The bytes of the tensors that the model is made of.
 
     Raises:
-        Malformed: A field is missing, has another type or is out of range; a tensor does not fit the network; or
-            the network is too large for its coded mask or scores.
+        Malformed: A field is missing, has another type or is out of range; a name is not a short string; a tensor
+            does not fit the network; or the network is too large for its coded mask or scores.
     """
     tree = model.tree
     if not isinstance(tree, dict):
         raise Malformed("it has no table of fields")
     _check_shape(tree)
+    _check_names(names)
     if _whole(tree, "classes") > len(names):
         raise Malformed(f"it has {tree['classes']} classes and {len(names)} names of classes")
     try:
@@ -186,6 +190,23 @@ def largest_activation(net: nn.Module, side: int, classes: int) -> int:
     return STATISTICS_BATCH * int(max(8 * classes, *(4 * channels * n * n for channels, n in maps)))
 
 
+def images_per_pass(net: nn.Module, side: int, classes: int, stored: int) -> int:
+    """How many images a generator computes at once when sampling: fewer than 256 where these would exceed the limit."""
+    from vitrail.nets.masked import Ensemble
+    from vitrail.nets.mixture import Mixture
+    from vitrail.nets.padpaf import Generator as Styled
+
+    if isinstance(net, Ensemble):
+        net = net.masked.net
+    elif isinstance(net, Mixture):
+        parts = list(net.parts)
+        net, stored = parts[0], stored // len(parts)
+    elif isinstance(net, Styled):
+        net = net.content
+    needed = largest_activation(net, side, classes) * SAMPLE_BATCH // STATISTICS_BATCH
+    return SAMPLE_BATCH if needed <= FREE + ACTIVATION_PER_BYTE * stored else STATISTICS_BATCH
+
+
 def _check_activation(net: nn.Module, side: int, classes: int, stored: int) -> None:
     """Refuse a network on the meta device whose feature maps are out of proportion to the bytes that are stored."""
     needed = largest_activation(net, side, classes)
@@ -203,6 +224,16 @@ def _check_shape(tree: dict[str, Any]) -> None:
         raise Malformed(
             f"shape = {_shown(shape)}; 1 to 4 channels and equal sides of at most {LARGEST_SIDE} pixels are expected"
         )
+
+
+def _check_names(names: Any) -> None:
+    if not isinstance(names, list | tuple):
+        raise Malformed(f"its names of classes are {_shown(names)}; a list of strings is expected")
+    for name in names:
+        if not isinstance(name, str) or len(name) > LONGEST_NAME:
+            raise Malformed(
+                f"a name of a class is {_shown(name)}; a string of at most {LONGEST_NAME} characters is expected"
+            )
 
 
 def _whole(tree: Mapping[str, Any], name: str) -> int:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.pictures import Pictures
 from vitrail.data.resize import fit
+from vitrail.data.stored import StoredArray
 from vitrail.errors import Malformed
 
 _CHANNELS = (1, 2, 3, 4)  # grey, grey and alpha, colour, colour and alpha
@@ -20,7 +21,27 @@ def as_pictures(images: Any, size: int, where: str) -> NDArray[np.uint8]:
     >>> as_pictures(np.ones((2, 8, 8, 3)), 4, "here").shape
     (2, 3, 4, 4)
     """
-    array = np.asarray(images)
+    if isinstance(images, StoredArray):
+        return _from_blocks(images, size, where)
+    return fit(as_bytes(_colours(np.asarray(images), where), where), size)
+
+
+def _from_blocks(images: StoredArray, size: int, where: str) -> NDArray[np.uint8]:
+    """Resize an array of an .npz file, some images at a time."""
+    n, channels = _colours(images.placeholder(), where).shape[:2]
+    if images.dtype.kind not in "iufb":
+        raise Malformed(f"{where}: values of type {images.dtype}, expected numbers")
+    images.check_result(n * channels * size * size)
+    out = np.empty((n, channels, size, size), np.uint8)
+    done = 0
+    for block in images.blocks():
+        out[done : done + len(block)] = fit(as_bytes(_colours(block, where), where), size)
+        done += len(block)
+    return out
+
+
+def _colours(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Images as (n, c, h, w) without alpha."""
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4:
@@ -29,8 +50,7 @@ def as_pictures(images: Any, size: int, where: str) -> NDArray[np.uint8]:
         raise Malformed(f"{where}: shape {array.shape}, expected (n, h, w), (n, h, w, c) or (n, c, h, w)")
     if 0 in array.shape:
         raise Malformed(f"{where}: shape {array.shape} holds no pixels")
-    colours = 1 if array.shape[1] < 3 else 3  # what follows them is alpha
-    return fit(as_bytes(array[:, :colours], where), size)
+    return array[:, : 1 if array.shape[1] < 3 else 3]  # what follows them is alpha
 
 
 def _channels_first(array: NDArray[Any], where: str) -> NDArray[Any]:
@@ -51,14 +71,17 @@ def as_bytes(array: NDArray[Any], where: str) -> NDArray[np.uint8]:
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
     if array.dtype == np.uint16:
-        return np.rint(array / 257).astype(np.uint8)  # 65535 / 255
+        return (array // 257 + (array % 257 > 128)).astype(np.uint8)  # the nearest; 257 = 65535 / 255
     if array.dtype.kind not in "iuf":
         raise Malformed(f"{where}: values of type {array.dtype}, expected numbers")
     low, high = array.min(), array.max()
     most = 1 if array.dtype.kind == "f" else 255
     if not (low >= 0 and high <= most):  # also refuses NaN
         raise Malformed(f"{where}: {array.dtype} values from {low} to {high}, expected 0 to {most}")
-    return (np.rint(array * 255.0) if most == 1 else array).astype(np.uint8)
+    if most == 255:
+        return array.astype(np.uint8)
+    scaled = array * 255.0
+    return np.rint(scaled, out=scaled).astype(np.uint8)
 
 
 def gather(
@@ -99,7 +122,7 @@ def as_labels(
 
 
 def _flat(labels: Any, where: str) -> NDArray[Any]:
-    array = np.asarray(labels)
+    array = labels.whole() if isinstance(labels, StoredArray) else np.asarray(labels)
     if array.ndim == 2 and array.shape[1] == 1:  # MedMNIST's
         array = array[:, 0]
     if array.ndim != 1:

@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitrail.data.arrays import as_bytes
 from vitrail.data.resize import fit
@@ -18,6 +18,8 @@ from vitrail.errors import Malformed, VitrailError
 # What is read, and under which names; PIL knows more, some of which runs other programs or is no picture.
 FORMATS = ("PNG", "JPEG", "JPEG2000", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 ENDINGS = (".png", ".jpg", ".jpeg", ".jp2", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+PIXELS = 64_000_000  # the most of one image
+BAND = 2**20  # pixels that are converted at once
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -34,9 +36,16 @@ def opened(file: str | IO[bytes], name: str) -> Iterator[Image.Image]:
             # PIL only warns of a picture that would fill the memory, up to twice its limit.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file, formats=FORMATS) as image:
+                if image.width * image.height > PIXELS:
+                    raise Malformed(
+                        f"{name}: refused, too many pixels ({image.width} x {image.height}); at most {PIXELS:,} are "
+                        "read: make the image smaller first"
+                    )
                 yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise Malformed(f"{name}: refused, too many pixels ({error})") from error
+        raise Malformed(
+            f"{name}: refused, too many pixels ({error}); at most {PIXELS:,} are read: make the image smaller first"
+        ) from error
     except UnidentifiedImageError as error:
         raise Malformed(f"{name}: not a picture that can be decoded") from error
     except VitrailError:
@@ -47,14 +56,23 @@ def opened(file: str | IO[bytes], name: str) -> Iterator[Image.Image]:
 
 def planes(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
     """The bytes (c, h, w) of a picture, upright, in grey or in colour, without alpha."""
-    upright = ImageOps.exif_transpose(image)
+    image.load()  # an orientation may follow the pixels
+    upright = ImageOps.exif_transpose(image) if image.getexif().get(ExifTags.Base.Orientation, 1) != 1 else image
     if upright.mode in ("I", "F") or upright.mode.startswith("I;"):
         return _deep(upright, grey, name)
-    if grey:
-        return np.asarray(upright.convert("L"), np.uint8)[None]
-    # By way of RGBA, because PIL warns when it drops the transparency of a palette.
-    straight = upright if upright.mode == "RGB" else upright.convert("RGBA").convert("RGB")
-    return np.ascontiguousarray(np.asarray(straight, np.uint8).transpose(2, 0, 1))
+    width, height = upright.size
+    out = np.empty((1 if grey else 3, height, width), np.uint8)
+    step = max(1, BAND // width)
+    for top in range(0, height, step):
+        bottom = min(top + step, height)
+        band = upright if bottom - top == height else upright.crop((0, top, width, bottom))
+        if grey:
+            out[0, top:bottom] = np.asarray(band.convert("L"), np.uint8)
+        else:
+            # By way of RGBA, because PIL warns when it drops the transparency of a palette.
+            straight = band if band.mode == "RGB" else band.convert("RGBA").convert("RGB")
+            out[:, top:bottom] = np.asarray(straight, np.uint8).transpose(2, 0, 1)
+    return out
 
 
 def _deep(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vitrail.data.arrays import gather
 from vitrail.data.pictures import Dataset
 from vitrail.data.request import Request
+from vitrail.data.stored import stored_arrays
 from vitrail.errors import Malformed, VitrailError
 
 # Names of train pictures, train labels, test pictures and test labels. MedMNIST's val_ arrays stay unused.
@@ -25,7 +23,7 @@ def read(request: Request) -> Dataset:
     path = Path(request.source.argument).expanduser()
     if not path.is_file():
         raise VitrailError(f"data={request.source}: there is no file {path}; give the path of an .npz file")
-    arrays = _arrays(path)
+    arrays = stored_arrays(path, {name for convention in _CONVENTIONS for name in convention if name})
     names = next((convention for convention in _CONVENTIONS if convention[0] in arrays), None)
     if names is None:
         wanted = ", ".join(convention[0] for convention in _CONVENTIONS)
@@ -33,12 +31,3 @@ def read(request: Request) -> Dataset:
     images, labels, test_images, test_labels = (arrays.get(name) for name in names)
     train, test, classes = gather((images, labels), (test_images, test_labels), request.size, str(path))
     return request.answer(train, test, classes)
-
-
-def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
-    wanted = {name for convention in _CONVENTIONS for name in convention}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files if name in wanted}
-    except Exception as error:  # NumPy's and zipfile's readers fail in many ways on bytes that are no .npz
-        raise Malformed(f"{path}: not a whole .npz file of plain arrays ({error})") from error

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from vitrail.errors import VitrailError
 
 AT_ONCE = 1024  # planes
+BUDGET = 2**26  # bytes of float64 values at once
 BITS = 22  # of a weight: PIL's precision for 8-bit pictures
 
 
@@ -37,12 +38,23 @@ def fit(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     if (short, size) == (28, 32):
         return np.pad(square, ((0, 0), (0, 0), (2, 2), (2, 2)))
     K = _weights(short, size)
-    planes = square.reshape(n * c, short, short)
-    out = np.empty((n * c, size, size), np.uint8)
-    for i in range(0, n * c, AT_ONCE):
-        across = _rounded(planes[i : i + AT_ONCE] @ K.T)
-        out[i : i + AT_ONCE] = _rounded(K @ across)
-    return out.reshape(n, c, size, size)
+    out = np.empty((n, c, size, size), np.uint8)
+    step = max(1, min(AT_ONCE, BUDGET // (8 * short * (short + size))) // c)
+    for i in range(0, n, step):
+        across = _resize_rows(square[i : i + step], K)
+        out[i : i + step] = _resize_rows(across.swapaxes(2, 3), K).swapaxes(2, 3)
+    return out
+
+
+def _resize_rows(pixels: NDArray[np.uint8], K: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Multiply each row with the weights, at most `BUDGET` bytes at once; the sums are exact in any order."""
+    size, short = K.shape
+    rows = pixels.reshape(-1, short)
+    out = np.empty((len(rows), size), np.uint8)
+    step = max(1, BUDGET // (8 * (short + size)))
+    for i in range(0, len(rows), step):
+        out[i : i + step] = _rounded(rows[i : i + step] @ K.T)
+    return out.reshape(*pixels.shape[:-1], size)
 
 
 def _weights(before: int, after: int) -> NDArray[np.float64]:
@@ -60,5 +72,6 @@ def _weights(before: int, after: int) -> NDArray[np.float64]:
 
 def _rounded(sums: NDArray[np.float64]) -> NDArray[np.uint8]:
     """To whole pixels; the sums are whole numbers far below 2^53, so nothing was lost before."""
-    whole: NDArray[np.float64] = np.floor((sums + 2 ** (BITS - 1)) / 2**BITS)
-    return whole.clip(0, 255).astype(np.uint8)
+    sums += 2 ** (BITS - 1)
+    sums /= 2**BITS
+    return np.floor(sums, out=sums).clip(0, 255, out=sums).astype(np.uint8)

@@ -97,10 +97,14 @@ class Ensemble(nn.Module):
         self.z = self.masked.z
 
     def forward(self, z: Tensor, *labels: Tensor | None) -> Tensor:
+        out: Tensor = self.for_batch(z)(z, *labels)
+        return out
+
+    def for_batch(self, z: Tensor) -> nn.Module:
+        """The network with the mask of one batch of noise."""
         draw = Rng((z.numpy().tobytes(),)).child("mask").torch()
         net = self.masked.fix((torch.rand(self.theta.shape, generator=draw) < self.theta).float())
-        out: Tensor = recalibrate(net, self.batches)(z, *labels)
-        return out
+        return recalibrate(net, self.batches)
 
 
 def recalibrate(net: nn.Module, batches: list[tuple[Tensor, ...]]) -> nn.Module:

@@ -241,7 +241,8 @@ def held(vector: NDArray[Any]) -> NDArray[Any]:
 
     Weights of ordinary networks are far below it: they keep their bits.
     """
-    return np.clip(vector, -HELD, HELD)
+    found: NDArray[Any] = np.clip(vector, -HELD, HELD)
+    return found
 
 
 def usable(*arrays: NDArray[Any]) -> bool:

@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.federation import digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
+from vitrail.engines.replies import _check as check_part
 from vitrail.engines.secure_client import MASK
 from vitrail.errors import Malformed
 from vitrail.methods import pool
@@ -20,7 +21,7 @@ from vitrail.nets.flat import from_vector, to_vector
 from vitrail.nets.moments import to_float
 from vitrail.rng import Rng
 from vitrail.state import load as load_state
-from vitrail.wire.message import Kind, decode
+from vitrail.wire.message import Kind, decode, make_part
 
 SOME = digits().train.take(np.arange(24))
 
@@ -164,9 +165,12 @@ def test_fedmix_is_mixup_to_first_order():
 def test_means_that_are_none_are_refused():
     method = quick("naivemix")
     good = answer(method, started(method))[1].parts
-    for bad in ({"means": good["means"].ravel()[:-1]}, {"mean_labels": good["mean_labels"] + 1}):
-        with pytest.raises(Malformed):
-            method.receive(started(method), "a", {**good, **bad})
+    with pytest.raises(Malformed):
+        method.receive(started(method), "a", {**good, "means": good["means"].ravel()[:-1]})
+    declared = method.declares()
+    labels = make_part("mean_labels", declared["mean_labels"].codec, good["mean_labels"] + 1)
+    with pytest.raises(Malformed, match="outside 0 to 1"):
+        check_part(labels, declared, started(method))
 
 
 # -- made pictures ----------------------------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ def test_networks_move_with_noise_of_the_stated_sigma_and_pictures_stay_pictures
         noise.append(4 * (after[name].astype(float) - server[name])[weights] - 0.1)
     assert method.mechanism.sigma == multiplier
     assert kstest(np.concatenate(noise) / multiplier, "norm").pvalue > 1e-4
-    x = open_model(method.products(after)["generator"], "0123456789").sample(20)
+    x = open_model(method.products(after)["generator"], tuple("0123456789")).sample(20)
     assert x.isfinite().all()
 
 

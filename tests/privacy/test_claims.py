@@ -1,5 +1,6 @@
 """What a run claims of its privacy is what it delivers: starts, products, noise sources and selection are all counted."""
 
+import contextlib
 import json
 import shutil
 
@@ -295,6 +296,66 @@ def test_more_rounds_than_were_planned_are_refused(run):
     (run.folder / "ledger.json").write_text(json.dumps(entries[:2]))
     again = {"kind": "round", "round": 0, "asked": "all"}
     assert "not an opening, rounds in their order" in forged(run, lambda _: None, [again])
+
+
+def test_a_secure_sum_that_was_asked_for_twice_counts_twice_and_is_read(tmp_path):
+    """After a void round everyone is asked again, with new noise: more answers than were planned."""
+
+    how = {**SMALL, "clients": 3, "rounds": 5, "local_steps": 1, "batch": 10, "secure": 3, "dropout": 0.1}
+    run = next(run for run in (unlucky(tmp_path / str(seed), {**how, "seed": seed}) for seed in range(40)) if run)
+    closing = read_run_ledger(run.folder).entries[-1]
+    assert closing["most_answers"] == 2
+    assert closing["epsilon"] > read(run.folder / "ledger.json")[0]["epsilon"]
+
+
+def unlucky(out, how):
+    """A run of moments whose first round was void and whose second was not; None if it went otherwise."""
+    with contextlib.suppress(VitrailError):  # three void rounds in a row
+        run = vitrail.train("moments", out=str(out), **how)
+        return run if [bool(row["void"]) for row in run.rows[:2]] == [True, False] else None
+
+
+def test_a_model_without_a_closing_entry_is_refused(run):
+    path = run.folder / "ledger.json"
+    entries = json.loads(path.read_text())
+    path.write_text(json.dumps(entries[:-1]))
+    tree = store.load(run.folder / "model.safetensors")
+    about = {**tree["about"], "ledger": entries[-2]["hash"]}
+    store.save(run.folder / "model.safetensors", {**tree, "about": about})
+    with pytest.raises(vitrail.errors.Malformed, match="no closing entry names it"):
+        read_run_ledger(run.folder)
+
+
+def test_a_closing_entry_claims_no_more_than_the_opening(run):
+    def opening_not(entry):
+        if entry["kind"] == "opening":
+            entry["private"] = False
+
+    assert "its opening entry does not" in forged(run, opening_not)
+
+
+def test_a_closing_entry_keeps_the_releases_of_the_run_before(run):
+    def one_more(entry):
+        if entry["kind"] == "opening":
+            entry["spent"].insert(0, dict(entry["spent"][0]))
+            entry["epsilon"] = epsilon(read_spent(entry["spent"]), entry["delta"])
+            entry["says"] = entry["says"].replace("ε = 9.8", f"ε = {entry['epsilon']:.3g}")
+
+    assert "its rounds and opening entry give" in forged(run, one_more)
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_ledger_and_model(run):
+    before = [(run.folder / name).read_bytes() for name in ("ledger.json", "model.safetensors")]
+    vitrail.resume(run.folder)
+    assert [(run.folder / name).read_bytes() for name in ("ledger.json", "model.safetensors")] == before
+
+
+def test_a_finished_run_of_0_1_0_that_is_resumed_has_one_closing_entry(run):
+    unsigned(run.folder / "ledger.json")
+    rechained(run.folder / "ledger.json", lambda e: [e.pop(k, None) for k in ("models", "state")])
+    vitrail.resume(run.folder)
+    kinds = [entry["kind"] for entry in read_run_ledger(run.folder).entries]
+    assert kinds.count("closing") == 1
 
 
 def test_the_model_file_must_be_the_one_that_the_ledger_names(run, tmp_path):

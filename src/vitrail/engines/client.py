@@ -175,12 +175,13 @@ class Client:
         repeats = kept["trained"] and _once(mechanism)
         if _once(mechanism) and kept.get("failed") and not repeats:
             raise Refused("its one release of this run failed; a second would draw new noise", PUBLIC)
-        spends = self.budget is not None and not repeats and not again
+        request = digest(self.run, self.name, mark["asked"]).hex()
+        spends = self.budget is not None and not repeats and not again and not self.budget.has(request)
         if self.budget and spends:
             self.budget.check(mechanism)
         data = self._data()
         if self.budget and spends:  # written before it is computed: a failure is an answer, too
-            self.budget.charge(mechanism, self.run, kept["round"])
+            self.budget.charge(mechanism, self.run, kept["round"], request)
         kept["given"] = given + 1
         if self.counts:
             self._keep({**kept, "begun": mark})

@@ -239,9 +239,10 @@ class Simple:
 def held(vector: NDArray[Any]) -> NDArray[Any]:
     """Weights that the server averaged, cut to HELD, so that they cannot grow from round to round until they overflow.
 
-    Weights of ordinary networks are far below it: they keep their bits.
+    Weights of ordinary networks are far below it: they keep their bits. What is not finite stays so: such a round is
+    void.
     """
-    found: NDArray[Any] = np.clip(vector, -HELD, HELD)
+    found: NDArray[Any] = np.where(np.isfinite(vector), np.clip(vector, -HELD, HELD), vector)
     return found
 
 

@@ -64,7 +64,7 @@ class Scaffold(Classifying):
         loss = descend(y, batches, lambda a, b: F.cross_entropy(y(a), b), rate, rng, correction)
         after = (c_i - c + (x - to_vector(y)) / (self.local_steps * rate)).astype(np.float32)
         if not usable(to_vector(y) - x, after - c_i):  # the reply says that nothing changed, so c_i is as it was
-            after = np.asarray(c_i, np.float32)
+            after, y = np.asarray(c_i, np.float32), self.opened(x)
         kept: State = {"control": after, "before": c_i, "round": message.round}
         return kept, self.reply(y, message, data, loss, control=after - c_i)
 

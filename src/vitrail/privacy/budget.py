@@ -46,8 +46,19 @@ class Budget:
         with _refusing():
             self._after(mechanism, self.spent())
 
-    def charge(self, mechanism: Mechanism | None, run: bytes, round_: int) -> None:
-        """Write down one more answer, if it may be given; on the disk when this returns."""
+    def has(self, request: str) -> bool:
+        """Whether the answer to this request has been charged."""
+        return bool(request) and any(entry.get("request") == request for entry in self.spent())
+
+    def charge(self, mechanism: Mechanism | None, run: bytes, round_: int, request: str = "") -> None:
+        """Record one more answer, if it may be given; it is on disk when this returns.
+
+        Args:
+            mechanism: What protects the answer.
+            run: The run's id.
+            round_: The round.
+            request: Names the client and its request, so that `has` knows after a crash that it was charged.
+        """
         with _refusing(), one_at_a_time(self.path.with_suffix(".lock")):  # no two runs spend the same rest
             ledger = Ledger(self.path, private=True)
             total = self._after(mechanism, [e for e in ledger.entries if e["kind"] == "release"])
@@ -65,6 +76,7 @@ class Budget:
                 budget=self.epsilon,
                 delta=self.delta,
                 epsilon_in_all=total,
+                **({"request": request} if request else {}),
             )
 
     def _after(self, mechanism: Mechanism | None, spent: list[dict[str, Any]]) -> float:

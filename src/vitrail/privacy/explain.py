@@ -84,6 +84,7 @@ class Checked:
     entries: list[Entry]
     model: str  # how it stands to the model file
     recomputed: bool  # whether ε was computed again from what it records
+    compared: bool = False  # whether the stored model was compared with the digest that it names
 
     @property
     def signed(self) -> str:
@@ -100,10 +101,10 @@ class Checked:
         again = "ε follows from the noise and rounds that it records" if self.recomputed else "ε was not recomputed"
         if "" in signers(self.entries):
             return f"that its entries fit together; {again}. Not who wrote it, nor when, nor what ran."
+        model = ", and that the weights of the model are those they name" if self.compared else ""
         return (
-            f"that the holder of the key signed these entries in this order, and that the model is the one they name; "
-            f"{again}. Not that the code which ran adds this noise, nor whose key it is: compare it with one that you "
-            "know (--key)."
+            f"that the holder of the key signed these entries in this order{model}; {again}. Not that the code which "
+            "ran adds this noise, nor whose key it is: compare it with one that you know (--key)."
         )
 
     def check_key(self, key: str) -> None:
@@ -129,13 +130,13 @@ def read_run_ledger(folder: Path) -> Checked:
     entries = read(place.ledger)
     try:
         recomputed = recompute(entries)
-        _check_model(entries, place.model)
+        compared = _check_model(entries, place.model)
     except Malformed as e:
         raise Malformed(f"{place.ledger}: {e}") from e
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as e:
         raise Malformed(f"{place.ledger}: an entry lacks what it should have ({type(e).__name__}: {e})") from e
     if not place.model.exists():
-        return Checked(entries, "there is no model file yet to compare it with", recomputed)
+        return Checked(entries, "there is no model file yet to compare it with", recomputed, compared)
     head = read_about(place.model).get("ledger")
     at = next((e["n"] for e in entries if e["hash"] == head), None)
     if at is None:
@@ -143,13 +144,24 @@ def read_run_ledger(folder: Path) -> Checked:
     stands = "the model file names its last line"
     if at + 1 < len(entries):
         stands = f"the model file names line {at + 2}, {len(entries) - at - 1} before the last"
-    return Checked(entries, stands, recomputed)
+    return Checked(entries, stands, recomputed, compared)
 
 
-def _check_model(entries: list[Entry], model: Path) -> None:
-    """Compare the digest of the stored model with those that the closing entry names."""
+def _check_model(entries: list[Entry], model: Path) -> bool:
+    """Compare the stored model with the digests that the closing entry names.
+
+    Returns:
+        Whether there was a model, and a digest to compare it with.
+    """
     from vitrail import state
 
-    named = next((entry["models"] for entry in entries if entry["kind"] == "closing" and "models" in entry), None)
-    if named is not None and model.exists() and state.tree_digest(state.load(model)["model"]) not in named.values():
+    if not model.exists():
+        return False
+    named = next((entry.get("models") for entry in entries if entry["kind"] == "closing"), None)
+    if named is None:
+        if "signature" in entries[-1]:
+            raise Malformed(f"there is a {model.name}, and no closing entry names it")
+        return False
+    if state.tree_digest(state.load(model)["model"]) not in named.values():
         raise Malformed(f"{model.name} is not the model that its closing entry names")
+    return True

@@ -58,7 +58,7 @@ def inherited(folder: Path, state: str, mechanism: Mechanism | None, deployed: b
     closing = next((entry for entry in entries if entry["kind"] == "closing"), None)
     if closing is None:
         return flawed("which has not ended, so its ledger does not say what state it ended with")
-    if closing["state"] != state:
+    if closing.get("state") != state:
         return flawed("whose ledger names another state than its checkpoint has")
     if mechanism is not None and (first["unit"], first["adjacency"]) != (mechanism.unit, mechanism.adjacency):
         theirs, ours = (f"{unit}s ({how})" for unit, how in (

@@ -138,7 +138,13 @@ class RunLedger:
             state: Digest of the server's last state, from which another run may start.
             measured: Whether any round was measured on held-out images.
         """
+        closing = self._closing
+        if closing is not None:  # after an interruption, or of a run that version 0.1.0 ended
+            if closing.get("state", state) != state:
+                raise VitrailError(f"{self.ledger.path} has closed with another state than the run ends with")
+            return
         found = _claim(self.plan, self.most)
+        found["private"] = found["private"] and self.private  # what the opening entry does not claim, nothing adds
         if found["private"]:
             found["selection"] = _selection(measured, len(self.plan.data.test))
         kept = (
@@ -146,12 +152,17 @@ class RunLedger:
             "selection",
         )  # fmt: skip
         facts = {"models": dict(models), "state": state, "most_answers": self.most}
-        self.ledger.once(kind="closing", **facts, **{k: found[k] for k in kept if k in found})
+        self.ledger.write(kind="closing", **facts, **{k: found[k] for k in kept if k in found})
+
+    @property
+    def _closing(self) -> Entry | None:
+        return next((entry for entry in self.ledger.entries if entry["kind"] == "closing"), None)
 
     @property
     def head(self) -> str:
-        """The hash of the last entry."""
-        return self.ledger.head
+        """The hash of the closing entry, or of the last one; statements of nodes follow when the model is stored."""
+        closing = self._closing
+        return self.ledger.head if closing is None else str(closing["hash"])
 
 
 def asked_by_client(entries: Iterable[Entry], everyone: Sequence[str]) -> Counter[str]:
@@ -207,12 +218,13 @@ def _check_claim(entry: Entry, entries: Sequence[Entry]) -> None:
         if entry["private"] and "signature" in first:
             raise Malformed("it claims to be private and does not record what was released")
         return
-    spent, (noise, planned) = read_spent(entry["spent"]), read_spent(first["spent"])[-1]
+    spent, planned = read_spent(entry["spent"]), read_spent(first["spent"])
+    noise = planned[-1][0]
     asked = min(most_asked(entries), 1) if first["once"] else most_asked(entries)
-    if entry is not first and spent[-1] != (noise, asked):
+    if entry is not first and spent != [*planned[:-1], (noise, asked)]:
         raise Malformed(f"its closing entry counts {spent[-1][1]} answers; its rounds and opening entry give {asked}")
-    if asked > planned:
-        raise Malformed(f"it planned {planned} answers of a client and asked one {asked} times")
+    if entry["private"] and not first["private"]:
+        raise Malformed("its closing entry claims to be private and its opening entry does not")
     eps, delta = epsilon(spent, float(entry["delta"])), float(entry["delta"])
     stated = math.inf if entry["epsilon"] == "infinite" else float(entry["epsilon"])
     if not (eps == stated or math.isclose(eps, stated, rel_tol=1e-6)):

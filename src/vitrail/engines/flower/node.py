@@ -216,7 +216,7 @@ class Node:
         if self.discriminator:
             method = method.preferring({"discriminator": self.discriminator})
         policy, budget = self._agree(terms, method)
-        self._check_features(method)
+        self._check_features(terms, method)
         s, folder = terms.common(), self._begun(terms)
         rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
 
@@ -237,11 +237,12 @@ class Node:
             self.name, method, run, rng, pictures, folder, budget, policy, self.log, queues=True, key=key, peers=peers
         )
 
-    def _check_features(self, method: Method) -> None:
+    def _check_features(self, terms: Terms, method: Method) -> None:
         """Refuse a run that would be called private although its feature network was trained on this node's data."""
         from vitrail.nets.features import TRAINED_ON, saw
+        from vitrail.plan import feature_network
 
-        psi = str(getattr(method, "features", ""))
+        psi = feature_network(terms.resolved())
         if method.mechanism is not None and psi in TRAINED_ON and saw(psi, self.data):
             reason = f"features={psi} were trained on {TRAINED_ON[psi]}, which this node has: no noise makes it private"
             self.log(reason)

@@ -77,7 +77,7 @@ def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
         run = play(plan, lambda p: nullcontext(Flower(grid, roster, p.method)), Terminal())
         facts = _facts(place) or {}
         delivered = deliver(grid, roster, plan)
-        _keep(place, facts | {"delivered": delivered}, plan)
+        _keep(place, facts | {"delivered": facts.get("delivered", {}) | delivered}, plan)
     return run
 
 
@@ -162,6 +162,7 @@ def deployed(settings: Settings, facts: Mapping[str, Any], key: Key | None = Non
         data = own
     declared = facts.get("images", {}).values()
     images = max(declared) if declared and all(declared) else 0
+    images = min(images, int(getattr(settings, "most", images)) * max(1, len(classes)))  # declaring lifts no bound
     shares = Partition(NODES, names, (none,) * len(names), held)
     settings = complete(settings, data)
     if settings.entropy == "seed":

@@ -1,6 +1,5 @@
 """What a run claims of its privacy is what it delivers: starts, products, noise sources and selection are all counted."""
 
-import contextlib
 import json
 import shutil
 
@@ -302,17 +301,11 @@ def test_a_secure_sum_that_was_asked_for_twice_counts_twice_and_is_read(tmp_path
     """After a void round everyone is asked again, with new noise: more answers than were planned."""
 
     how = {**SMALL, "clients": 3, "rounds": 5, "local_steps": 1, "batch": 10, "secure": 3, "dropout": 0.1}
-    run = next(run for run in (unlucky(tmp_path / str(seed), {**how, "seed": seed}) for seed in range(40)) if run)
+    run = vitrail.train("moments", out=str(tmp_path / "run"), **how)
+    void = [bool(row["void"]) for row in run.rows].index(False)  # rounds before the sum was opened
     closing = read_run_ledger(run.folder).entries[-1]
-    assert closing["most_answers"] == 2
+    assert closing["most_answers"] == void + 1 > 1
     assert closing["epsilon"] > read(run.folder / "ledger.json")[0]["epsilon"]
-
-
-def unlucky(out, how):
-    """A run of moments whose first round was void and whose second was not; None if it went otherwise."""
-    with contextlib.suppress(VitrailError):  # three void rounds in a row
-        run = vitrail.train("moments", out=str(out), **how)
-        return run if [bool(row["void"]) for row in run.rows[:2]] == [True, False] else None
 
 
 def test_a_model_without_a_closing_entry_is_refused(run):

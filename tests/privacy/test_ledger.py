@@ -61,7 +61,7 @@ def test_lines_cut_off_at_the_end_show_by_the_model_file(tmp_path):
     whole = path.read_text("utf-8")
     path.write_text(whole.replace(",\n" + whole.splitlines()[3], ""), "utf-8")
     assert len(read(path)) == 2  # the chain itself holds
-    with pytest.raises(Malformed, match="does not have"):
+    with pytest.raises(Malformed, match="no closing entry names it"):
         read_run_ledger(run.folder)
 
 

@@ -16,8 +16,8 @@ from tests.federation import quick
 from vitrail.engines.client import Client
 from vitrail.engines.flower.carry import packed
 from vitrail.engines.flower.client import client_app
+from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.engine import Flower
-from vitrail.engines.flower.node import Description
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.replies import Failure

@@ -19,7 +19,8 @@ from tests.engines.descriptions import GOOD, NASTY
 from tests.federation import PRIVATE, QUICK
 from vitrail import config, state
 from vitrail.artifact import save_model
-from vitrail.engines.flower.node import Description, Node
+from vitrail.engines.flower.description import Description
+from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.server import deployed
 from vitrail.engines.flower.terms import Terms
 from vitrail.errors import Malformed, VitrailError

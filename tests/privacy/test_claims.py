@@ -151,7 +151,7 @@ def test_a_simulation_says_that_it_is_one(entropy, words):
     assert found["simulated"] is True
     assert found["says"].startswith("simulated, with noise from")
     assert words in found["says"]
-    assert ("whoever knows the seed" in found["trust"]) == (entropy == "seed")
+    assert ("anyone who knows the seed" in found["trust"]) == (entropy == "seed")
 
 
 def test_a_private_run_keeps_no_best_round_and_its_ledger_says_what_was_selected(tmp_path):

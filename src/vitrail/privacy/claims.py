@@ -114,10 +114,10 @@ def sentence(mechanism: Mechanism | None, eps: float, delta: float) -> str:
 
 
 def _simulated(trust: str, entropy: str) -> str:
-    """Who must be trusted in a simulation: whoever runs it has all images."""
-    here = "this run was simulated: whoever ran it has all images"
+    """Who must be trusted in a simulation: the party that runs it has all images."""
+    here = "this run was simulated: the party that ran it has all images"
     if entropy != "os":
-        here += ", and whoever knows the seed, which settings and model file name, can remove the noise"
+        here += ", and anyone who knows the seed, which settings and model file name, can remove the noise"
     return f"{here}. In a deployment: {trust}"
 
 

@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from vitrail.engines.flower.carry import DESCRIBE, packed, unpacked
-from vitrail.engines.flower.node import Description
+from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.signed import Server
 from vitrail.engines.signed_client import NONCE, asked_under

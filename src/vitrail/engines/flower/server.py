@@ -23,8 +23,8 @@ from vitrail.data.partitions import Partition
 from vitrail.data.pictures import Dataset, Pictures
 from vitrail.division import divide
 from vitrail.engines.flower.carry import KEEP
+from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.engine import Flower
-from vitrail.engines.flower.node import Description
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.flower.terms import Terms
 from vitrail.engines.replies import Failure

@@ -19,8 +19,8 @@ import numpy as np
 
 from vitrail.data.pictures import Pictures
 from vitrail.engines.client import Client
+from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.laid import laid, lay
-from vitrail.engines.flower.node import Description
 from vitrail.engines.flower.terms import Terms
 from vitrail.errors import VitrailError
 from vitrail.privacy.budget import Budget

@@ -148,7 +148,7 @@ def test_a_node_signs_how_often_it_answered_and_the_ledger_is_held_to_it(plan, t
             read_statement(raw, *other, 1)
     with pytest.raises(Malformed, match="states 1 answers and was asked 0 times"):
         read_statement(raw, "client-1", terms.id, key, 0)
-    opening = {"kind": "opening", "private": False, "run": terms.id}
+    opening = {"kind": "opening", "private": False, "says": "not private", "run": terms.id}
     asked = {"kind": "round", "round": 0, "asked": ["client-1"]}
     said = {"kind": "statement", "client": "client-1", **entry}
     assert recompute([opening, asked, said]) is False

@@ -64,6 +64,10 @@ def inherited(folder: Path, state: str, mechanism: Mechanism | None, deployed: b
         theirs, ours = (f"{unit}s ({how})" for unit, how in (
             (first["unit"], first["adjacency"]), (mechanism.unit, mechanism.adjacency)))  # fmt: skip
         return flawed(f"which protects {theirs}, and this run {ours}: they cannot be added up")
+    if mechanism is not None and not (
+        first["trust"].endswith(mechanism.trust) and first.get("public", "") == mechanism.public
+    ):
+        return flawed("whose noise rests on other trust, or which makes other facts public, than this run")
     seeds = tuple(first["noise_seeds"])
     if deployed and first["simulated"]:
         return flawed("which was simulated")

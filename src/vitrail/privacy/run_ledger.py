@@ -214,6 +214,8 @@ def _check_order(entries: Sequence[Entry]) -> None:
 
 def _check_claim(entry: Entry, entries: Sequence[Entry]) -> None:
     first = entries[0]
+    if not isinstance(entry.get("says"), str):
+        raise Malformed(f"its {entry['kind']} entry states no claim")
     if "spent" not in entry or "spent" not in first:
         if entry["private"] and "signature" in first:
             raise Malformed("it claims to be private and does not record what was released")

@@ -21,7 +21,7 @@ from pathlib import Path
 def measure(n: int, folder: Path) -> None:
     """Evaluate n pictures in this process and print seconds and peak memory."""
     began = time.perf_counter()
-    from vitrail.evaluate.stored import evaluate_stored
+    from vitrail.metrics.evaluate_run import evaluate_stored
 
     imported = time.perf_counter()
     evaluate_stored(folder / "model.safetensors", families=["fd-vitrail"], n=n)
@@ -32,10 +32,10 @@ def measure(n: int, folder: Path) -> None:
 
 def model(folder: Path) -> None:
     """A model file of PRISM's default generator."""
-    from vitrail import config
-    from vitrail.artifact import save_model
+    from vitrail.experiment import settings as config
     from vitrail.methods.base import Task
-    from vitrail.rng import Rng
+    from vitrail.models.model_file import save_model
+    from vitrail.utils.rng import Rng
 
     method = config.build_method(config.resolve("prism", {}), Task((1, 32, 32), 10, 1, 1))
     made = method.products(method.server_init(Rng((0,))))["generator"]

@@ -14,8 +14,8 @@ import time
 import torch
 
 from vitrail.data import load
-from vitrail.data.pictures import Pictures
-from vitrail.evaluate.frechet import Gaussian, frechet
+from vitrail.data.dataset import Pictures
+from vitrail.metrics.frechet import Gaussian, frechet
 from vitrail.nets.inception import TOGETHER, Inception, load_inception
 from vitrail.nets.moments import to_float
 

@@ -41,14 +41,14 @@ server = ServerApp()
 
 @client.train()
 def _(message, context):
-    import vitrail.engines.client, vitrail.engines.flower.client, vitrail.methods.prism
-    from vitrail.engines.flower.carry import packed, unpacked
+    import vitrail.engines.client, vitrail.engines.flower.client, vitrail.methods.prism.algorithm
+    from vitrail.engines.flower.messages import packed, unpacked
     text, data = unpacked(message, 2**31)
     return Message(packed("", bytes(json.loads(text)["up"])), reply_to=message)
 
 @server.main()
 def _(grid, context):
-    from vitrail.engines.flower.carry import packed
+    from vitrail.engines.flower.messages import packed
     todo = json.loads(Path(context.run_config["todo"]).read_text())
     while len(list(grid.get_node_ids())) < todo["clients"]:
         time.sleep(0.2)
@@ -117,7 +117,7 @@ def time_it(module):
                 f.write(f"{message.round} {time.perf_counter() - began}\\n")
     module.Prism.client_round = timed
 
-sys.meta_path.insert(0, When("vitrail.methods.prism", time_it))
+sys.meta_path.insert(0, When("vitrail.methods.prism.algorithm", time_it))
 """
 
 
@@ -177,7 +177,7 @@ def flwr_run(env: dict[str, str], app: Path, config: str, done: Path) -> None:
 
 def embedded(rounds: int, root: Path) -> list[float]:
     """Seconds of each round, in this process."""
-    from vitrail.run import train
+    from vitrail.experiment.runner import train
 
     run = train("prism", **SETTINGS, rounds=rounds, workers=1, out=str(root / "embedded"))
     return [row["seconds"] for row in run.rows]
@@ -185,7 +185,7 @@ def embedded(rounds: int, root: Path) -> list[float]:
 
 def simulated(rounds: int, root: Path) -> list[float]:
     """Seconds of each round, on Flower's simulation."""
-    from vitrail.run import train
+    from vitrail.experiment.runner import train
 
     run = train("prism", **SETTINGS, rounds=rounds, workers=CLIENTS, engine="flower", out=str(root / "simulated"))
     return [row["seconds"] for row in run.rows]

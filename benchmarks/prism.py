@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from vitrail import config
-from vitrail.artifact import save_model
 from vitrail.data import load
-from vitrail.engines.embedded import Crew, Embedded
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, play
+from vitrail.engines.simulation import Crew, Embedded
+from vitrail.experiment import settings as config
 from vitrail.methods.base import Task
-from vitrail.rng import Rng
+from vitrail.models.model_file import save_model
+from vitrail.utils.rng import Rng
 from vitrail.wire.bits import BitCounts
 from vitrail.wire.entropy import decode, encode, ideal_bytes
 from vitrail.wire.message import decode as decode_message

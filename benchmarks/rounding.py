@@ -14,16 +14,16 @@ import argparse
 import numpy as np
 import torch
 
-from vitrail import config
+from vitrail.auditing.bounds import from_rates
 from vitrail.data import load
-from vitrail.data.pictures import Pictures
+from vitrail.data.dataset import Pictures
+from vitrail.experiment import settings as config
 from vitrail.methods.base import Incoming, Task
-from vitrail.methods.psfedgan import PsFedGan
-from vitrail.methods.psfedgan_message import read
+from vitrail.methods.psfedgan.algorithm import PsFedGan
+from vitrail.methods.psfedgan.messages import read
 from vitrail.nets.flat import from_vector
 from vitrail.nets.moments import to_float
-from vitrail.privacy.audit.bounds import from_rates
-from vitrail.rng import Rng
+from vitrail.utils.rng import Rng
 
 STEPS, DELTA = 20, 1e-5
 

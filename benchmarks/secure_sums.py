@@ -2,7 +2,7 @@
 
     python benchmarks/secure_sums.py --clients 10 100 200 1000
 
-One client runs the code of engines/secure_client.py, without its files and its training. The others are simulated:
+One client runs the code of engines/secagg/client.py, without its files and its training. The others are simulated:
 they show keys, seal letters and sign, as far as this client needs them. It sends `--numbers` sums of float32.
 """
 
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitrail.engines import secure_client as secure
+from vitrail.engines.secagg import client as secure
+from vitrail.engines.secagg import primitives
+from vitrail.engines.secagg import shares as secagg
+from vitrail.engines.secagg.shares import SHARE, Group, Shown
 from vitrail.methods.base import Declared, Task
-from vitrail.privacy import primitives, secagg
-from vitrail.privacy.secagg import SHARE, Group, Shown
-from vitrail.privacy.signing import Key
-from vitrail.state import State
+from vitrail.utils.keys import Key
+from vitrail.utils.state import State
 from vitrail.wire.message import Header, Kind, Message, Part, decode, encode, make_part
 
 RUN = bytes(16)

@@ -21,7 +21,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from vitrail.methods.prism_loss import eq1
+from vitrail.methods.prism.loss import eq1
 from vitrail.nets.features import Features, load_features
 from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked, sample_mask
@@ -70,7 +70,7 @@ def plain(generator: str, psi: Features, real: Tensor, draw: torch.Generator) ->
 
 
 def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> tuple[Clock, Callable[[], None]]:
-    """A step as in methods/prism.py; the real moments were computed before."""
+    """A step as in methods/prism/algorithm.py; the real moments were computed before."""
     net, clock, y = Masked(build(generator, (1, SIZE, SIZE), 0), seed=0), Clock(), torch.zeros(len(real)).long()
     with torch.no_grad():
         moments = class_moments(psi(real), y, 1)

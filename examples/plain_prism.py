@@ -4,8 +4,8 @@
     VITRAIL_ASSETS=FOLDER python examples/plain_prism.py --size 32 --generator resnet --features vgg19
 
 trains over the 8x8 digits that come with scikit-learn, in seconds, and writes grid.png. Only the pictures and the
-weights of ψ come from Vitrail. `vitrail run prism` does the same faster and better: src/vitrail/methods/prism.py says
-what differs; tests/examples/ holds both to the same loss and gradient, benchmarks/step.py to their speed.
+weights of ψ come from Vitrail. `vitrail run prism` does the same faster and better: methods/prism/algorithm.py
+says what differs; tests/examples/ holds both to the same loss and gradient, benchmarks/step.py to their speed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.data import load
-from vitrail.grid import write_grid
+from vitrail.models.image_grid import write_grid
 from vitrail.nets.features import Features, load_features
 from vitrail.nets.moments import to_float
 

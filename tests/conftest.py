@@ -5,7 +5,9 @@ import os
 import pytest
 import torch
 
-collect_ignore = ["engines/liar/sitecustomize.py"]  # else its folder is on the path, and every node may turn a liar
+collect_ignore = [
+    "engines/flower/liar/sitecustomize.py"
+]  # else its folder is on the path, and every node may turn a liar
 
 
 @pytest.fixture(scope="session", autouse=True)

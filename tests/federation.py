@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from vitrail import config
 from vitrail.data import load
-from vitrail.data.pictures import Dataset, Pictures
-from vitrail.engines.embedded import Crew, Embedded
-from vitrail.engines.free import stretch
+from vitrail.data.dataset import Dataset, Pictures
+from vitrail.engines.async_rounds import stretch
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, Outcome, play
+from vitrail.engines.simulation import Crew, Embedded
+from vitrail.experiment import settings as config
 from vitrail.methods.base import Incoming, Method, Task
-from vitrail.rng import Rng
+from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode
 
 RUN = b"a run for tests!"
@@ -151,7 +151,7 @@ def federate(
 
 def same(a: Any, b: Any) -> bool:
     """Whether two trees of state are equal to the bit."""
-    from vitrail.state import pack
+    from vitrail.utils.state import pack
 
     (tensors_a, shape_a), (tensors_b, shape_b) = pack(a), pack(b)
     return shape_a == shape_b and all(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vitrail.artifact import Classifier, Generator, load, load_classifier
-    from vitrail.run import Run, resume, train
+    from vitrail.experiment.runner import Run, resume, train
+    from vitrail.models.model_file import Classifier, Generator, load, load_classifier
 
 __all__ = ["Classifier", "Generator", "Run", "__version__", "load", "load_classifier", "resume", "train"]
 
-_WHERE = dict.fromkeys(("Classifier", "Generator", "load", "load_classifier"), "artifact")
-_WHERE |= dict.fromkeys(("Run", "resume", "train"), "run")
+_WHERE = dict.fromkeys(("Classifier", "Generator", "load", "load_classifier"), "models.model_file")
+_WHERE |= dict.fromkeys(("Run", "resume", "train"), "experiment.runner")
 
 
 def __getattr__(name: str) -> object:

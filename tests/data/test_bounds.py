@@ -14,9 +14,10 @@ import pytest
 from numpy.lib import format as npy
 from PIL import Image
 
-from vitrail.data import from_arrays, load, resize, stored
+from vitrail.data import from_arrays, load, resize
 from vitrail.data.resize import fit
-from vitrail.errors import Malformed
+from vitrail.data.sources import npy_files as stored
+from vitrail.utils.errors import Malformed
 
 RNG = np.random.default_rng(0)
 MB = 10**6

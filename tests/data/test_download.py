@@ -14,8 +14,8 @@ from vitrail.data import load
 from vitrail.data.download import DownloadError, download, into_place
 from vitrail.data.lookup import find
 from vitrail.data.official import FILES, Remote
-from vitrail.errors import Malformed, VitrailError
-from vitrail.home import home
+from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.paths import home
 
 BODY = bytes(range(256)) * 4000
 MD5 = hashlib.md5(BODY).hexdigest()

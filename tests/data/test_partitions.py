@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitrail.data import Dataset, Partition, Pictures, draw_partition, partition
-from vitrail.data.draw import counts
-from vitrail.errors import VitrailError
+from vitrail.data.partition_plot import counts
+from vitrail.utils.errors import VitrailError
 
 ATTRIBUTES = tuple(f"a{i}" for i in range(8))
 

@@ -9,7 +9,7 @@ import pytest
 
 from vitrail.data.catalog import PARTITIONS, SOURCES
 from vitrail.data.specs import parse_partition, parse_source
-from vitrail.errors import VitrailError
+from vitrail.utils.errors import VitrailError
 
 
 @pytest.mark.parametrize("form", SOURCES)

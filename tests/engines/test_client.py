@@ -10,19 +10,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.engines.adds import Adds
+from tests.engines.secagg.adds import Adds
 from tests.federation import PRIVATE, QUICK, RUN, digits, shares
-from vitrail import config
 from vitrail.engines.client import UNCOMPUTED, Client
-from vitrail.engines.embedded import Crew
-from vitrail.engines.secure_client import FROM, KEYS, LETTERS, WHO, bits_part, bytes_part, write_names
-from vitrail.errors import VitrailError
+from vitrail.engines.secagg.client import FROM, KEYS, LETTERS, WHO, bits_part, bytes_part, write_names
+from vitrail.engines.secagg.integers import layout
+from vitrail.engines.secagg.shares import LETTER
+from vitrail.engines.simulation import Crew
+from vitrail.experiment import settings as config
 from vitrail.methods.base import Task
 from vitrail.privacy.budget import Budget
-from vitrail.privacy.modular import layout
 from vitrail.privacy.policy import PUBLIC, Policy
-from vitrail.privacy.secagg import LETTER
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 from vitrail.wire.message import Header, Kind, Message, decode, encode, make_part
 
 

@@ -9,13 +9,13 @@ from scipy.stats import trim_mean
 
 import vitrail
 from tests.federation import federate, quick, same, shares
-from vitrail import config
 from vitrail.engines.replies import Taken, Tally
 from vitrail.engines.robust import Norms, RobustTally, trimmed_mean
-from vitrail.errors import VitrailError
+from vitrail.experiment import settings as config
+from vitrail.experiment.plan import prepare
+from vitrail.experiment.runner import _row
 from vitrail.methods.base import Declared
-from vitrail.plan import prepare
-from vitrail.run import _row
+from vitrail.utils.errors import VitrailError
 from vitrail.wire.message import decode, digest, encode, make_part
 
 DECLARED = {

@@ -10,10 +10,10 @@ from tests.engines.toy import Toy, _next
 from tests.federation import federate, quick, same, shares
 from vitrail.engines.replies import Failure, Taken, Tally
 from vitrail.engines.rounds import choose
-from vitrail.errors import Malformed
 from vitrail.methods.base import Declared, Outgoing, fixed_point_scale
-from vitrail.rng import Rng
-from vitrail.state import load
+from vitrail.utils.errors import Malformed
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import load
 from vitrail.wire.bits import BitCounts
 from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
@@ -219,7 +219,7 @@ def test_garbage_is_left_out(tmp_path):
 
 
 def test_an_array_for_many_clients_is_encoded_once(tmp_path, monkeypatch):
-    from vitrail.engines import post
+    from vitrail.engines import requests as post
 
     encoded = []
     real = post.make_part

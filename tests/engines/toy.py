@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitrail.errors import Malformed, VitrailError
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
+from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.message import digest
 
 

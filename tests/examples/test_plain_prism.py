@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vitrail.data import load
-from vitrail.methods.prism_loss import eq1
+from vitrail.methods.prism.loss import eq1
 from vitrail.nets.features import load_features
 from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked, sample_mask

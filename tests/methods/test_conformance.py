@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from tests.federation import PRIVATE, RUN, digits, federate, quick, same, shares
-from vitrail.artifact import load, load_classifier, open_classifier, open_model, save_model
-from vitrail.data.pictures import Pictures
+from vitrail.data.dataset import Pictures
 from vitrail.engines.client import Client
 from vitrail.engines.replies import Failure, read_reply
 from vitrail.engines.rounds import Federation
-from vitrail.errors import VitrailError
 from vitrail.methods import METHODS
-from vitrail.methods.classifying import Classifying
-from vitrail.rng import Rng
-from vitrail.state import load as load_state
-from vitrail.state import save as save_state
+from vitrail.methods.baselines.classification import Classifying
+from vitrail.models.model_file import load, load_classifier, open_classifier, open_model, save_model
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import load as load_state
+from vitrail.utils.state import save as save_state
 from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
 CLASSES = tuple("0123456789")

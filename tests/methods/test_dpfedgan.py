@@ -12,7 +12,7 @@ from tests.federation import digits, federate, gan_answer, quick, rivals, same
 from vitrail.methods.base import Sums
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.privacy.accounting import second_opinion
-from vitrail.rng import Rng
+from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode
 
 NAMES = ("generator", "discriminator")

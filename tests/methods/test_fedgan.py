@@ -8,16 +8,16 @@ import torch
 from scipy.stats import kstest
 
 from tests.federation import digits, federate, gan_answer, quick, rivals, same
-from vitrail.artifact import open_model
 from vitrail.engines.replies import Failure
-from vitrail.errors import VitrailError
 from vitrail.methods.base import Incoming, Sums
 from vitrail.methods.fedgan import UNIT
+from vitrail.models.model_file import open_model
 from vitrail.nets.flat import from_vector, learned, to_vector
 from vitrail.privacy import dpsgd
 from vitrail.privacy.accounting import second_opinion
-from vitrail.rng import Rng
-from vitrail.state import load
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import load
 from vitrail.wire.message import decode
 
 SYNCS = {"d&g": {"generator", "discriminator"}, "g": {"generator"}, "d": {"discriminator"}, "none": set()}

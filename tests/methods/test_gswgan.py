@@ -9,12 +9,12 @@ import torch
 from scipy.stats import kstest
 
 from tests.federation import digits, federate, quick, same, shares
-from vitrail.errors import VitrailError
 from vitrail.methods import gswgan
 from vitrail.methods.base import Incoming, Sums
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.privacy.accounting import second_opinion
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode
 
 EXACT = {"pictures": "float32"}

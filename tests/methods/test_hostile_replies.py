@@ -14,8 +14,8 @@ from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, Outcome, play
 from vitrail.methods import METHODS
 from vitrail.methods.base import Declared, Method
-from vitrail.rng import Rng
-from vitrail.state import finite
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import finite
 from vitrail.wire.codecs import BY_NAME
 from vitrail.wire.message import Kind, Message, Part, decode, encode, make_part
 

@@ -9,12 +9,12 @@ import torch
 
 from tests.federation import digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
-from vitrail.errors import VitrailError
 from vitrail.methods.base import Incoming, Sums
 from vitrail.methods.fakes import pack
 from vitrail.nets.flat import from_vector, to_vector
-from vitrail.rng import Rng
-from vitrail.state import load
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import load
 from vitrail.wire.message import decode
 
 EXACT = {"pictures": "float32", "wire": "float32"}

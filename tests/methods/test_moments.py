@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tests.federation import digits, federate, quick, shares
-from vitrail import config
-from vitrail.errors import VitrailError
+from vitrail.experiment import settings as config
 from vitrail.methods.base import Incoming, Task
-from vitrail.methods.prism_loss import summary_of
+from vitrail.methods.prism.loss import summary_of
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.moments import pack, unpack
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode, encode, make_part
 
 
@@ -33,7 +33,7 @@ def test_clients_are_asked_once_and_the_server_goes_on_alone(tmp_path):
 
 def test_any_split_gives_the_same_model_to_the_bit_when_noise_is_off(tmp_path, monkeypatch):
     """Given the same features: each picture's row is computed alone here, as batches may change its last bit."""
-    from vitrail.methods import prism_loss
+    from vitrail.methods.prism import loss as prism_loss
 
     def one_by_one(summary, pixels, labels, classes):
         sums = np.zeros((classes, 1 + 2 * summary.d), np.int64)

@@ -18,9 +18,9 @@ from torch import nn
 
 from vitrail.data import load
 from vitrail.data.catalog import SOURCES
-from vitrail.errors import Malformed, VitrailError
 from vitrail.nets import features
 from vitrail.nets.features import FEATURES, TRAINED_ON, Features, choose_features, load_features
+from vitrail.utils.errors import Malformed, VitrailError
 
 OWN = ["vitrail-fashion", "vitrail-cifar"]
 needs_assets = pytest.mark.skipif("VITRAIL_ASSETS" not in os.environ, reason="VITRAIL_ASSETS is not set")

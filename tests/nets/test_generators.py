@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from vitrail.errors import VitrailError
 from vitrail.nets import generators
 from vitrail.nets.generators import GENERATORS, build
+from vitrail.utils.errors import VitrailError
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vitrail.data import load
-from vitrail.errors import Malformed, VitrailError
 from vitrail.nets import inception
 from vitrail.nets.inception import Block, Inception, Unit, fold, load_inception
 from vitrail.nets.moments import to_float
+from vitrail.utils.errors import Malformed, VitrailError
 
 OFFICIAL = "pt_inception-2015-12-05-6726825d.pth"
 FIRST = "Conv2d_1a_3x3"

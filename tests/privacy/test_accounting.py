@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from vitrail.errors import VitrailError
 from vitrail.privacy import accounting
 from vitrail.privacy.accounting import (
     amplified,
@@ -19,6 +18,7 @@ from vitrail.privacy.accounting import (
     second_opinion,
 )
 from vitrail.privacy.mechanism import Noise
+from vitrail.utils.errors import VitrailError
 
 SPENT = {
     "one Gaussian": [(Noise(0.508), 1)],

@@ -11,20 +11,21 @@ import torch
 from torch import nn
 
 from tests.federation import PRIVATE, digits, federate, quick, rivals
-from vitrail import config
-from vitrail.engines.flower.terms import Terms
-from vitrail.errors import VitrailError
-from vitrail.methods import METHODS, prism_privacy
+from vitrail.engines.flower.run_spec import Terms
+from vitrail.experiment import settings as config
+from vitrail.experiment.validation import BadSettings
+from vitrail.methods import METHODS
 from vitrail.methods.base import Incoming
-from vitrail.methods.prism_loss import public_features
+from vitrail.methods.prism import mechanisms as prism_privacy
+from vitrail.methods.prism.loss import public_features
 from vitrail.nets.dcgan import Discriminator
 from vitrail.privacy import dpsgd
-from vitrail.privacy.clip import clipped, clipped_rows, noised
+from vitrail.privacy.clipping import clipped, clipped_rows, noised
 from vitrail.privacy.dpfedavg import bounded
 from vitrail.privacy.moments import Summary, class_sums, sensitivity
 from vitrail.privacy.noise import discrete_gaussian, gaussian, seeded
-from vitrail.problems import BadSettings
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 from vitrail.wire import scores
 
 BAD = [math.nan, math.inf, -math.inf]

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.federation import RUN, digits, quick, shares
-from vitrail.engines.embedded import Crew, Embedded
 from vitrail.engines.rounds import Federation, play
-from vitrail.errors import VitrailError
+from vitrail.engines.simulation import Crew, Embedded
 from vitrail.privacy.accounting import epsilon, multiplier_for
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Noise
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 
 
 @pytest.fixture(autouse=True)

@@ -6,18 +6,18 @@ import shutil
 import pytest
 
 import vitrail
-from vitrail import state as store
-from vitrail.config import resolve
 from vitrail.engines.flower.server import _settings, deployed
-from vitrail.errors import VitrailError
-from vitrail.evaluate.stored import evaluate_stored
-from vitrail.plan import prepare
+from vitrail.experiment.plan import prepare
+from vitrail.experiment.settings import resolve
+from vitrail.metrics.evaluate_run import evaluate_stored
 from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.checked_ledger import read_run_ledger
 from vitrail.privacy.claims import read_spent
-from vitrail.privacy.explain import read_run_ledger
 from vitrail.privacy.ledger import Ledger, read
 from vitrail.privacy.run_ledger import opening
-from vitrail.privacy.signing import Key
+from vitrail.utils import state as store
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.keys import Key
 
 SMALL = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "grids": 0, "measure_every": 0}
 GAN = {**SMALL, "width": 4, "z": 8, "batch": 64, "d_norm": "group"}
@@ -141,7 +141,7 @@ def test_in_a_deployment_noise_from_the_seed_is_not_private(tmp_path):
 
 def test_a_deployment_that_was_begun_with_noise_from_the_seed_continues_with_it(tmp_path):
     begun = resolve("moments", {"clients": 2, "size": 8, "entropy": "seed", "out": str(tmp_path)})
-    (tmp_path / "settings.toml").write_text(vitrail.config.to_toml(begun, "0.1.0"))
+    (tmp_path / "settings.toml").write_text(vitrail.experiment.settings.to_toml(begun, "0.1.0"))
     assert _settings({"settings": "moments clients=2 size=8", "out": str(tmp_path)}).entropy == "seed"
 
 
@@ -209,7 +209,7 @@ def test_a_ledger_is_signed_and_says_what_that_proves(run):
 def test_a_forged_ledger_that_was_chained_anew_is_refused(run):
     (run.folder / "model.safetensors").unlink()  # the forger replaces the model file too
     rechained(run.folder / "ledger.json", smaller)
-    with pytest.raises(vitrail.errors.Malformed, match="no valid signature"):
+    with pytest.raises(vitrail.utils.errors.Malformed, match="no valid signature"):
         read_run_ledger(run.folder)
 
 
@@ -217,7 +217,7 @@ def test_a_forged_ledger_that_was_signed_by_another_key_states_another_epsilon_t
     (run.folder / "model.safetensors").unlink()
     key = read_run_ledger(run.folder).entries[0]["key"]
     rechained(run.folder / "ledger.json", smaller, key=lambda: Key(bytes(32)))
-    with pytest.raises(vitrail.errors.Malformed, match=r"states ε = 0.1; .* give 9.8"):
+    with pytest.raises(vitrail.utils.errors.Malformed, match=r"states ε = 0.1; .* give 9.8"):
         read_run_ledger(run.folder)
     entries = json.loads((run.folder / "ledger.json").read_text())
     assert entries[0]["key"] != key
@@ -238,7 +238,7 @@ def test_a_ledger_of_another_key_is_refused_by_whoever_knows_the_right_one(run):
 
     rechained(run.folder / "ledger.json", more_noise, key=lambda: Key(bytes(32)))
     checked = read_run_ledger(run.folder)  # it is consistent: only the key shows that it is not the run's
-    with pytest.raises(vitrail.errors.Malformed, match="of another party, or was rewritten"):
+    with pytest.raises(vitrail.utils.errors.Malformed, match="of another party, or was rewritten"):
         checked.check_key(key)
 
 
@@ -252,7 +252,7 @@ def test_a_closing_entry_must_count_the_answers_that_its_rounds_record(tmp_path)
             entry["spent"][-1]["answers"] = 1
 
     rechained(run.folder / "ledger.json", fewer, key=lambda: Key(bytes(32)))
-    with pytest.raises(vitrail.errors.Malformed, match="counts 1 answers"):
+    with pytest.raises(vitrail.utils.errors.Malformed, match="counts 1 answers"):
         read_run_ledger(run.folder)
 
 
@@ -264,7 +264,7 @@ def forged(run, change, more=()):
     ledger = Ledger(path, key=lambda: key)
     for entry in more:
         ledger.write(**entry)
-    with pytest.raises(vitrail.errors.Malformed) as refused:
+    with pytest.raises(vitrail.utils.errors.Malformed) as refused:
         read_run_ledger(run.folder)
     return str(refused.value)
 
@@ -315,7 +315,7 @@ def test_a_model_without_a_closing_entry_is_refused(run):
     tree = store.load(run.folder / "model.safetensors")
     about = {**tree["about"], "ledger": entries[-2]["hash"]}
     store.save(run.folder / "model.safetensors", {**tree, "about": about})
-    with pytest.raises(vitrail.errors.Malformed, match="no closing entry names it"):
+    with pytest.raises(vitrail.utils.errors.Malformed, match="no closing entry names it"):
         read_run_ledger(run.folder)
 
 
@@ -355,11 +355,11 @@ def test_the_model_file_must_be_the_one_that_the_ledger_names(run, tmp_path):
     other = vitrail.train("moments", out=str(tmp_path / "other"), **{**SMALL, "local_steps": 1, "batch": 10, "seed": 5})
     tree, theirs = (store.load(folder / "model.safetensors") for folder in (run.folder, other.folder))
     store.save(run.folder / "model.safetensors", {**tree, "model": theirs["model"]})
-    with pytest.raises(vitrail.errors.Malformed, match="is not the model that its closing entry names"):
+    with pytest.raises(vitrail.utils.errors.Malformed, match="is not the model that its closing entry names"):
         read_run_ledger(run.folder)
     about = {k: v for k, v in tree["about"].items() if k != "ledger"}
     store.save(run.folder / "model.safetensors", {**tree, "about": about})
-    with pytest.raises(vitrail.errors.Malformed, match="does not have"):
+    with pytest.raises(vitrail.utils.errors.Malformed, match="does not have"):
         read_run_ledger(run.folder)
 
 
@@ -406,7 +406,7 @@ def test_a_run_that_version_0_1_0_began_is_resumed_and_its_ledger_says_who_signe
     entries = json.loads((run.folder / "ledger.json").read_text())
     entries[1]["asked"] = []
     (run.folder / "ledger.json").write_text(json.dumps(entries))
-    with pytest.raises(vitrail.errors.Malformed, match="was changed"):
+    with pytest.raises(vitrail.utils.errors.Malformed, match="was changed"):
         read_run_ledger(run.folder)
 
 

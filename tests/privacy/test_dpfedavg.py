@@ -7,10 +7,10 @@ import pytest
 from scipy.stats import kstest
 
 from vitrail.methods.base import Sums
-from vitrail.privacy.clip import clipped, clipped_rows, noised
+from vitrail.privacy.clipping import clipped, clipped_rows, noised
 from vitrail.privacy.dpfedavg import bounded, mean_update, mechanism
 from vitrail.privacy.noise import seeded
-from vitrail.rng import Rng
+from vitrail.utils.rng import Rng
 
 
 def norm(a):

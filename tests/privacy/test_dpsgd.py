@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from scipy.stats import kstest
 from torch import nn
 
-from vitrail.errors import VitrailError
 from vitrail.nets.dcgan import Discriminator
 from vitrail.privacy import dpsgd
 from vitrail.privacy.noise import seeded
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 
 SHAPE = (1, 16, 16)  # large enough for a layer that normalises
 

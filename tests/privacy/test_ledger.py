@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 import vitrail
-from vitrail.config import resolve
-from vitrail.errors import Malformed
-from vitrail.privacy.explain import read_run_ledger
+from vitrail.experiment.settings import resolve
+from vitrail.privacy.checked_ledger import read_run_ledger
 from vitrail.privacy.ledger import Ledger, read
-from vitrail.state import load
+from vitrail.utils.errors import Malformed
+from vitrail.utils.state import load
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_noise_of_the_operating_system_is_never_the_same_twice_and_the_ledger_sa
 
 
 def test_features_that_saw_the_data_make_no_run_private(tmp_path):
-    from vitrail.plan import prepare
+    from vitrail.experiment.plan import prepare
     from vitrail.privacy.run_ledger import opening
 
     plan = prepare(resolve("moments", {"data": "digits", "size": 8, "out": str(tmp_path / "x")}))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.federation import digits
-from vitrail.methods.prism_loss import public_features
+from vitrail.methods.prism.loss import public_features
 from vitrail.nets.moments import to_float
 from vitrail.privacy.moments import (
     COUNT_WEIGHT,
@@ -21,7 +21,7 @@ from vitrail.privacy.moments import (
     unpack,
 )
 from vitrail.privacy.noise import seeded
-from vitrail.rng import Rng
+from vitrail.utils.rng import Rng
 
 
 def summary(pool=4, layers="all", shape=(1, 8, 8)):

@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from tests.federation import QUICK, digits
-from vitrail import config
 from vitrail.engines.flower.node import Node
-from vitrail.engines.flower.terms import Terms
-from vitrail.methods.prism_loss import feature_sums, summary_of
-from vitrail.plan import Plan, prepare
+from vitrail.engines.flower.run_spec import Terms
+from vitrail.experiment import settings as config
+from vitrail.experiment.plan import Plan, prepare
+from vitrail.methods.prism.loss import feature_sums, summary_of
 from vitrail.privacy.moments import unpack
 from vitrail.wire.message import Header, Kind, Message, decode, encode
 

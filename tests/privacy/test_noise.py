@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitrail.errors import VitrailError
 from vitrail.privacy.noise import discrete_gaussian, gaussian, operating_system, seeded
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 
 N = 200_000
 

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.engines.adds import Adds, secure
+from tests.engines.secagg.adds import Adds, secure
 from tests.federation import PRIVATE, RUN, digits, federate, quick, same, shares
-from vitrail.engines.embedded import Crew
 from vitrail.engines.rounds import Federation, play
-from vitrail.errors import VitrailError
+from vitrail.engines.simulation import Crew
 from vitrail.methods import METHODS
 from vitrail.methods.base import Task
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Noise
 from vitrail.privacy.policy import MECHANISMS, Policy, from_config
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 from vitrail.wire.message import LONGEST_REASON, Header, Kind, Message, decode, encode, make_part
 
 ALL = [*PRIVATE, "prism, mask-update", "moments, alone", "moments, secure"]

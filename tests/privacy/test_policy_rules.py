@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from tests.engines.adds import Adds
+from tests.engines.secagg.adds import Adds
 from tests.federation import quick
 from vitrail.methods.base import Task
 from vitrail.privacy.policy import KEYS, RULES, from_config

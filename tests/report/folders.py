@@ -5,7 +5,7 @@ import json
 import torch
 from PIL import Image
 
-from vitrail import state
+from vitrail.utils import state
 
 SETTINGS = {
     "method": "prism",

@@ -8,8 +8,6 @@ import pytest
 from PIL import Image
 
 from tests.report.folders import evaluation, make_run, picture, row
-from vitrail import state
-from vitrail.errors import VitrailError
 from vitrail.report.comparison import comparison_tables, differing
 from vitrail.report.evaluation import evaluation_tables
 from vitrail.report.facts import read_run, read_runs, shared_metrics
@@ -19,6 +17,8 @@ from vitrail.report.rounds import best, metric_names
 from vitrail.report.tables import Table, clients_table, left_out_table, void_rounds
 from vitrail.report.tiles import headline
 from vitrail.report.traffic import traffic
+from vitrail.utils import state
+from vitrail.utils.errors import VitrailError
 
 
 def read(path, grids=40):

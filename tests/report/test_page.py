@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tests.report.folders import evaluation, make_run, row
-from vitrail.errors import VitrailError
 from vitrail.report import Table, write_report
 from vitrail.report.charts import Axis, Line, draw
+from vitrail.utils.errors import VitrailError
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.errors import Malformed
+from vitrail.utils.errors import Malformed
 from vitrail.wire.deltas import decode, encode
 
 ODD = np.array([0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38, 1.0, -1.0, 1.1754944e-38], np.float32)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from vitrail.errors import Malformed
+from vitrail.utils.errors import Malformed
 from vitrail.wire.entropy import decode, decode_values, encode, encode_values, ideal_bytes
 
 

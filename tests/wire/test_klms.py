@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitrail.errors import Malformed
+from vitrail.utils.errors import Malformed
 from vitrail.wire.klms import Klms
 
 PRIOR = np.clip(np.random.default_rng(0).normal(0, 1024, 6000), -3500, 3500).astype(np.int16)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from vitrail.errors import Malformed, VitrailError
+from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.codecs import BY_NAME, CODECS, bits_for
 from vitrail.wire.message import Header, Kind, Message, Part, decode, encode, make_part
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.wire.test_deltas import ODD, bits, walk
-from vitrail.errors import Malformed, VitrailError
+from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.rounded import decode, encode, rounded
 
 SIZES = (1500, 20, 480)

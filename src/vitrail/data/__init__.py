@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitrail.data.catalog import PARTITIONS, SOURCES
-    from vitrail.data.draw import draw_partition
-    from vitrail.data.given import from_arrays, from_torch
+    from vitrail.data.dataset import Dataset, Pictures
+    from vitrail.data.from_python import from_arrays, from_torch
+    from vitrail.data.loading import load
+    from vitrail.data.partition_plot import draw_partition
     from vitrail.data.partitions import Partition, partition
-    from vitrail.data.pictures import Dataset, Pictures
-    from vitrail.data.sources import load
     from vitrail.data.specs import parse_partition, parse_source
 
 __all__ = [
@@ -32,13 +32,13 @@ __all__ = [
 _WHERE = {
     "PARTITIONS": "catalog",
     "SOURCES": "catalog",
-    "Dataset": "pictures",
+    "Dataset": "dataset",
     "Partition": "partitions",
-    "Pictures": "pictures",
-    "draw_partition": "draw",
-    "from_arrays": "given",
-    "from_torch": "given",
-    "load": "sources",
+    "Pictures": "dataset",
+    "draw_partition": "partition_plot",
+    "from_arrays": "from_python",
+    "from_torch": "from_python",
+    "load": "loading",
     "parse_partition": "specs",
     "parse_source": "specs",
     "partition": "partitions",

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.pictures import Pictures
+from vitrail.data.dataset import Pictures
 from vitrail.data.resize import fit
-from vitrail.data.stored import StoredArray
-from vitrail.errors import Malformed
+from vitrail.data.sources.npy_files import StoredArray
+from vitrail.utils.errors import Malformed
 
 _CHANNELS = (1, 2, 3, 4)  # grey, grey and alpha, colour, colour and alpha
 

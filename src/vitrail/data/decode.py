@@ -13,7 +13,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitrail.data.arrays import as_bytes
 from vitrail.data.resize import fit
-from vitrail.errors import Malformed, VitrailError
+from vitrail.utils.errors import Malformed, VitrailError
 
 # What is read, and under which names; PIL knows more, some of which runs other programs or is no picture.
 FORMATS = ("PNG", "JPEG", "JPEG2000", "WEBP", "BMP", "GIF", "TIFF", "PPM")

@@ -14,7 +14,7 @@ from typing import IO
 
 from vitrail.data.official import Remote
 from vitrail.data.progress import Progress, shown
-from vitrail.errors import VitrailError
+from vitrail.utils.errors import VitrailError
 
 TIMEOUT = 30.0  # seconds without a byte
 _CHUNK = 1 << 18

@@ -11,7 +11,7 @@ from pathlib import Path
 from vitrail.data.download import DownloadError, download, into_place
 from vitrail.data.official import FILES
 from vitrail.data.progress import Progress
-from vitrail.errors import Malformed, VitrailError
+from vitrail.utils.errors import Malformed, VitrailError
 
 ASSETS = "VITRAIL_ASSETS"
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data import schemes
-from vitrail.data.pictures import Dataset, Pictures
-from vitrail.data.schemes import Task
+from vitrail.data import partition_schemes as schemes
+from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.partition_schemes import Task
 from vitrail.data.specs import PartitionSpec, parse_partition
-from vitrail.errors import VitrailError
+from vitrail.utils.errors import VitrailError
 
 Indices = NDArray[np.int64]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.holdout import CONTENT, OWN, hold_out
 from vitrail.data.lookup import find, present
-from vitrail.data.pictures import Dataset, Pictures
 from vitrail.data.progress import Progress
 from vitrail.data.specs import SourceSpec
-from vitrail.data.split import CONTENT, OWN, hold_out
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import VitrailError
+from vitrail.utils.errors import VitrailError
 
 AT_ONCE = 1024  # planes
 BUDGET = 2**26  # bytes of float64 values at once

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from vitrail.data.catalog import DOMAINS, PARTITIONS, SOURCES
-from vitrail.errors import VitrailError, nearest
+from vitrail.utils.errors import VitrailError, nearest
 
 CIFAR_BATCHES = (1, 2, 3, 4, 5)
 
@@ -37,7 +37,7 @@ def parse_source(spec: str) -> SourceSpec:
     SourceSpec(name='folder', argument='my/pictures')
     >>> parse_source("minst")
     Traceback (most recent call last):
-    vitrail.errors.VitrailError: data=minst: there is no source minst; did you mean mnist?
+    vitrail.utils.errors.VitrailError: data=minst: there is no source minst; did you mean mnist?
     """
     name, colon, argument = spec.strip().partition(":")
     forms = _forms(SOURCES)
@@ -123,7 +123,7 @@ def parse_partition(spec: str) -> PartitionSpec:
     ((0, 1), (2, 3, 4), (5, 6, 7, 8, 9))
     >>> parse_partition("shards:0")
     Traceback (most recent call last):
-    vitrail.errors.VitrailError: partition=shards:0: N must be at least 1, got 0; write shards:N
+    vitrail.utils.errors.VitrailError: partition=shards:0: N must be at least 1, got 0; write shards:N
     """
     text = spec.strip()
     name, colon, argument = text.partition(":")

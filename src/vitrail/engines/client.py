@@ -18,19 +18,19 @@ from urllib.parse import quote
 
 import numpy as np
 
-from vitrail import state as store
-from vitrail.atomic import one_at_a_time, write_atomically
-from vitrail.data.pictures import Pictures
-from vitrail.errors import Malformed, Refused, VitrailError
-from vitrail.home import home
+from vitrail.data.dataset import Pictures
 from vitrail.methods.base import Incoming, Method, Reply
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import operating_system, seeded
 from vitrail.privacy.policy import PUBLIC, Policy
-from vitrail.privacy.signing import Key
-from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.utils import state as store
+from vitrail.utils.atomic import one_at_a_time, write_atomically
+from vitrail.utils.errors import Malformed, Refused, VitrailError
+from vitrail.utils.keys import Key
+from vitrail.utils.paths import home
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State
 from vitrail.wire.message import (
     LONGEST_REASON,
     NO_BASE,
@@ -45,7 +45,7 @@ from vitrail.wire.message import (
 )
 
 if TYPE_CHECKING:
-    from vitrail.engines.signed import Names
+    from vitrail.engines.signing.server import Names
 
 UNCOMPUTED = "its answer could not be computed; its own log says why"  # all that the server is sent in deployment
 
@@ -220,7 +220,7 @@ class Client:
 
     def _secure(self, message: Message, kept: State, rng: Rng, mark: State, again: bool) -> tuple[Part, ...]:
         """One exchange of secure aggregation; the method's own round is in the third of them."""
-        from vitrail.engines import secure_client as secure
+        from vitrail.engines.secagg import client as secure
 
         h, task = message.header, self.method.task
         me = secure.Party(self.name, self.run, h.round, task, self.method.declares(), self.key, self.peers)

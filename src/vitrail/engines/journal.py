@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from vitrail.atomic import write_atomically
 from vitrail.engines.replies import Failure
+from vitrail.utils.atomic import write_atomically
 from vitrail.wire.message import digest
 
 _FAILED, _ANSWERED = b"\0", b"\1"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import Malformed, printable, reason_of
 from vitrail.methods.base import Declared, Sums, fixed_point_scale
-from vitrail.state import State
+from vitrail.utils.errors import Malformed, printable, reason_of
+from vitrail.utils.state import State
 from vitrail.wire.bits import BitCounts
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import LONGEST_REASON, Kind, Part, decode

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.engines.replies import Taken, Tally
-from vitrail.errors import VitrailError
 from vitrail.methods.base import CLIENTS, Declared, Method, Sums
+from vitrail.utils.errors import VitrailError
 from vitrail.wire.codecs import Array
 
 _COLUMNS = 1 << 18  # coordinates that are sorted at the same time

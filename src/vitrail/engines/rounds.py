@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vitrail.engines.post import Post
 from vitrail.engines.replies import (
     Failure,
     InTurn,
@@ -24,11 +23,12 @@ from vitrail.engines.replies import (
     relays_of,
     still_under_way,
 )
+from vitrail.engines.requests import Post
 from vitrail.engines.robust import Norms, RobustTally, tally_for
-from vitrail.errors import reason_of
 from vitrail.methods.base import Declared, Method, Sums
-from vitrail.rng import Rng
-from vitrail.state import State, finite
+from vitrail.utils.errors import reason_of
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State, finite
 from vitrail.wire.message import Kind, Part
 
 
@@ -102,7 +102,7 @@ def play(
     outcome = Outcome(t, asked=len(who))
     post = Post(method, server, fed, run, outcome)
     if method.task.secure and who:
-        from vitrail.engines.secure import gather  # it builds on this file
+        from vitrail.engines.secagg.server import gather  # it builds on this file
 
         sums = gather(method, post, who, ask, tell)
         return close(method, fed, server, who, outcome, sums, rng, quorum)

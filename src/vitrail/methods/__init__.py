@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from vitrail.errors import VitrailError, nearest
+from vitrail.utils.errors import VitrailError, nearest
 
 METHODS: dict[str, tuple[str, str]] = {
     "prism": (
-        "vitrail.methods.prism:Prism",
+        "vitrail.methods.prism.algorithm:Prism",
         "one frozen random generator, a learned binary mask; bits travel",
     ),
     "moments": (
@@ -25,29 +25,35 @@ METHODS: dict[str, tuple[str, str]] = {
         "one generator on the server, a discriminator per client; pictures and gradients travel",
     ),
     "psfedgan": (
-        "vitrail.methods.psfedgan:PsFedGan",
+        "vitrail.methods.psfedgan.algorithm:PsFedGan",
         "the server grows each client's generator from its discriminators and a secret seed; trains a classifier",
     ),
     "padpaf": (
-        "vitrail.methods.padpaf:PaDPaF",
+        "vitrail.methods.padpaf.algorithm:PaDPaF",
         "content is federated, style stays: every client has a generator of its own that draws what all know",
     ),
     "padpafvae": (
-        "vitrail.methods.padpafvae:PaDPaFVae",
+        "vitrail.methods.padpaf.vae:PaDPaFVae",
         "the same split of a variational autoencoder: content's encoder and decoder federated, style private",
     ),
     "ditto": (
-        "vitrail.methods.ditto:Ditto",
+        "vitrail.methods.baselines.ditto:Ditto",
         "padpaf's networks, all of them averaged, and beside them a personal copy, held near; for comparison",
     ),
-    "fedavg": ("vitrail.methods.fedavg:FedAvg", "no generator: one classifier, averaged over the clients"),
-    "fedprox": ("vitrail.methods.fedavg:FedProx", "the same, each client held near the global network"),
-    "scaffold": ("vitrail.methods.scaffold:Scaffold", "the same, local steps corrected by control variates"),
-    "naivemix": ("vitrail.methods.fedmix:NaiveMix", "the same, pictures mixed with means of others' pictures"),
-    "fedmix": ("vitrail.methods.fedmix:FedMix", "the same, mixup approximated from means of others' pictures"),
-    "sdafl": ("vitrail.methods.sdafl:SdaFl", "the same, helped by pictures that clients' own GANs made once"),
+    "fedavg": ("vitrail.methods.baselines.fedavg:FedAvg", "no generator: one classifier, averaged over the clients"),
+    "fedprox": ("vitrail.methods.baselines.fedavg:FedProx", "the same, each client held near the global network"),
+    "scaffold": ("vitrail.methods.baselines.scaffold:Scaffold", "the same, local steps corrected by control variates"),
+    "naivemix": (
+        "vitrail.methods.baselines.fedmix:NaiveMix",
+        "the same, pictures mixed with means of others' images",
+    ),
+    "fedmix": (
+        "vitrail.methods.baselines.fedmix:FedMix",
+        "the same, mixup approximated from means of others' images",
+    ),
+    "sdafl": ("vitrail.methods.baselines.sdafl:SdaFl", "the same, helped by pictures that clients' own GANs made once"),
     "fullgan": (
-        "vitrail.methods.fullgan:FullGan",
+        "vitrail.methods.baselines.fullgan:FullGan",
         "psfedgan without its secret: generator and discriminator both travel at every step, for comparison",
     ),
     "gswgan": (

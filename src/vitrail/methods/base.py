@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.pictures import Pictures
+from vitrail.data.dataset import Pictures
 from vitrail.privacy.mechanism import Mechanism
-from vitrail.rng import Rng
+from vitrail.utils.rng import Rng
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import NO_BASE
 
 if TYPE_CHECKING:  # it brings torch, and a node that is asked who it is answers sooner without
-    from vitrail.state import State
+    from vitrail.utils.state import State
 
 
 @dataclass(frozen=True)

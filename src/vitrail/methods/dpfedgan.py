@@ -20,16 +20,16 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from vitrail.data.pictures import Pictures
+from vitrail.data.dataset import Pictures
 from vitrail.methods import gan
 from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums, held, usable
+from vitrail.methods.private import Private
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy import dpfedavg
 from vitrail.privacy.mechanism import Mechanism
-from vitrail.privacy.settings import Private
-from vitrail.rng import Rng
-from vitrail.state import State, finite
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State, finite
 
 
 @dataclass(frozen=True)

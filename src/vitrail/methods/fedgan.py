@@ -21,18 +21,18 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from vitrail.data.pictures import Pictures
-from vitrail.errors import VitrailError
-from vitrail.methods import fedgan_private as private
+from vitrail.data.dataset import Pictures
+from vitrail.methods import fedgan_mechanisms as private
 from vitrail.methods import gan
 from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums, held
+from vitrail.methods.private import Private
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, learned, to_vector, vector_size
 from vitrail.privacy import dpfedavg, dpsgd
 from vitrail.privacy.mechanism import Mechanism
-from vitrail.privacy.settings import Private
-from vitrail.rng import Rng
-from vitrail.state import State, finite
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State, finite
 from vitrail.wire.message import NO_BASE, digest
 
 UNIT = 100  # weights count hundreds of pictures, so that weighted values fit float16 for few and for many

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.pictures import Pictures
-from vitrail.errors import VitrailError
+from vitrail.data.dataset import Pictures
 from vitrail.methods.base import Model, Task
 from vitrail.nets.dcgan import Generator
 from vitrail.nets.flat import from_vector
 from vitrail.nets.moments import to_float
-from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State
 
 Batch = tuple[Tensor, Tensor | None]  # pictures, or noise, and labels where there are any
 Nets = dict[str, nn.Module]

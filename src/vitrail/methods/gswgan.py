@@ -28,16 +28,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.data.pictures import Pictures
+from vitrail.data.dataset import Pictures
 from vitrail.methods import fakes, gan
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.methods.private import Private
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, to_vector
-from vitrail.privacy.clip import clipped_rows, noised
+from vitrail.privacy.clipping import clipped_rows, noised
 from vitrail.privacy.mechanism import Mechanism, Noise
-from vitrail.privacy.settings import Private
-from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State
 
 LIMIT = 2.0**15  # gradients beyond it are cut to it after the noise; float16 holds it
 

@@ -15,14 +15,14 @@ from pydantic import Field
 from torch import Tensor
 
 from vitrail.methods.base import Model
-from vitrail.methods.prism_loss import Loss
-from vitrail.model_limits import fewest_coded_bytes
+from vitrail.methods.prism.loss import Loss
+from vitrail.methods.private import Private
+from vitrail.models.limits import fewest_coded_bytes
 from vitrail.nets import generators
 from vitrail.nets.masked import Masked, sample_mask
 from vitrail.nets.supermask import encode_mask
-from vitrail.privacy.settings import Private
-from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State
 from vitrail.wire import scores
 from vitrail.wire.entropy import encode_values
 from vitrail.wire.scores import Scores

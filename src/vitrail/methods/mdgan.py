@@ -27,13 +27,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
-from vitrail.data.pictures import Pictures
+from vitrail.data.dataset import Pictures
 from vitrail.methods import fakes, gan
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task, usable
 from vitrail.nets.dcgan import Discriminator, Generator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
-from vitrail.rng import Rng
-from vitrail.state import State, finite
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State, finite
 from vitrail.wire.codecs import Array
 
 

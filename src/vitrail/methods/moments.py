@@ -20,17 +20,17 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from vitrail.data.pictures import Pictures
-from vitrail.errors import VitrailError
+from vitrail.data.dataset import Pictures
 from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
 from vitrail.methods.masks import MaskSettings
-from vitrail.methods.prism_loss import Averaged, feature_sums, matching, summary_of
+from vitrail.methods.prism.loss import Averaged, feature_sums, matching, summary_of
 from vitrail.nets.features import parse_layers, plan_of
 from vitrail.nets.moments import Moments as FakeMoments
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.moments import Plausible, noise_share, noised, pack, pooled_size, sensitivity, unpack, why
-from vitrail.rng import Rng
-from vitrail.state import State
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State
 from vitrail.wire import scores
 from vitrail.wire.codecs import Array
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import Malformed
 from vitrail.nets.dcgan import Discriminator
+from vitrail.utils.errors import Malformed
 
 WIDEST = 512
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vitrail.errors import VitrailError
-from vitrail.home import home as default_home
 from vitrail.nets.pixels import differentiates, resize, widen
 from vitrail.nets.pretrained import find_weights, read_tensors, take
 from vitrail.nets.winograd import Tile, convolve, tile_for, transform
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.paths import home as default_home
 
 WEIGHTS = Path(__file__).parent / "weights"
 VGG19_SMALLER = "vgg19_normalised_features_fp16.safetensors"  # convolutions alone, scaled per channel

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.errors import VitrailError
 from vitrail.nets.pixels import differentiates, mix_channels, narrow, normalise, resize
 from vitrail.nets.winograd import DOUBLE, FOUR, convolve, transform
+from vitrail.utils.errors import VitrailError
 
 
 def ups(size: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.rng import Rng
+from vitrail.utils.rng import Rng
 
 
 def random_signs(seed: int, n: int) -> Tensor:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.nets.features import Features
-from vitrail.state import State
+from vitrail.utils.state import State
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitrail.nets.generators import double, ups
 from vitrail.nets.resampling import convolution_of_double
-from vitrail.rng import Rng
+from vitrail.utils.rng import Rng
 
 
 class StyleMap(nn.Linear):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vitrail.data.lookup import ASSETS
-from vitrail.errors import Malformed, VitrailError
+from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.message import digest
 
 AGAIN = "Delete the file and fetch it, or install the package, again."

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from vitrail.errors import VitrailError
 from vitrail.privacy.mechanism import Noise
+from vitrail.utils.errors import VitrailError
 
 Spent = Sequence[tuple[Noise, int]]  # a kind of noise, and how many answers were given with it
 HUGE = (

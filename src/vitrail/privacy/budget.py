@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from vitrail.atomic import one_at_a_time
-from vitrail.errors import Refused, VitrailError
-from vitrail.home import home
 from vitrail.privacy.accounting import answers_within, epsilon, multiplier_for
 from vitrail.privacy.ledger import Ledger
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.policy import PUBLIC
+from vitrail.utils.atomic import one_at_a_time
+from vitrail.utils.errors import Refused, VitrailError
+from vitrail.utils.paths import home
 
 USED_UP = "refused: privacy budget used up"  # all that the server is sent
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.methods.base import Sums
-from vitrail.privacy.clip import clipped, noised
+from vitrail.privacy.clipping import clipped, noised
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.noise import Source
 

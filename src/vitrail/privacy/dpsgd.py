@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.errors import VitrailError
-from vitrail.privacy.clip import noised
+from vitrail.privacy.clipping import noised
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.noise import Source
+from vitrail.utils.errors import VitrailError
 
 Loss = Callable[..., Tensor]  # loss(net, *inputs): a number for each example, which depends on that example alone
 Inputs = tuple[Tensor | None, ...]

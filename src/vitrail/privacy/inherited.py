@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.errors import VitrailError
 from vitrail.privacy.accounting import Spent
+from vitrail.privacy.checked_ledger import read_run_ledger
 from vitrail.privacy.claims import read_spent
-from vitrail.privacy.explain import read_run_ledger
 from vitrail.privacy.ledger import signers
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.run_ledger import most_asked
+from vitrail.utils.errors import VitrailError
 
 
 @dataclass(frozen=True)

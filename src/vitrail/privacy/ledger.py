@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vitrail.atomic import write_atomically
-from vitrail.errors import Malformed
-from vitrail.privacy.signing import Key, signed_by
+from vitrail.utils.atomic import write_atomically
+from vitrail.utils.errors import Malformed
+from vitrail.utils.keys import Key, signed_by
 
 Entry = dict[str, Any]
 _UNHASHED = ("hash", "key", "signature")

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.errors import Malformed
 from vitrail.nets.features import Features, Plan
 from vitrail.nets.moments import Moments, to_float
 from vitrail.privacy.noise import Source, discrete_gaussian, gaussian
+from vitrail.utils.errors import Malformed
 from vitrail.wire.codecs import Array
 from vitrail.wire.entropy import decode_values, encode_values
 

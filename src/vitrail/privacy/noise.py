@@ -19,8 +19,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import VitrailError
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 
 Source = Callable[[int], bytes]
 _AT_ONCE = 1 << 17  # candidates; they fit the cache

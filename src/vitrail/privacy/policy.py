@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from vitrail.errors import Refused, VitrailError, nearest
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.mechanism import Mechanism, Unit
+from vitrail.utils.errors import Refused, VitrailError, nearest
 
 if TYPE_CHECKING:
     from vitrail.methods.base import Method, Task

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.errors import Malformed, VitrailError
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import claim, read_spent
 from vitrail.privacy.ledger import Entry, Ledger
-from vitrail.privacy.signing import Key
 from vitrail.privacy.statement import check_statement
+from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.keys import Key
 
 if TYPE_CHECKING:
-    from vitrail.plan import Plan
+    from vitrail.experiment.plan import Plan
 
 
 def opening(plan: Plan) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from vitrail.errors import Malformed, printable
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.mechanism import Mechanism
-from vitrail.privacy.signing import Key, signed_by
+from vitrail.utils.errors import Malformed, printable
+from vitrail.utils.keys import Key, signed_by
 
 LONGEST = 2**14  # bytes
 _PURPOSE = b"node statement"

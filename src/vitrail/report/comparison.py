@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vitrail.config import FREE
+from vitrail.experiment.settings import FREE
 from vitrail.report.evaluation import key, with_interval
 from vitrail.report.facts import Facts
 from vitrail.report.quantities import duration, number, size

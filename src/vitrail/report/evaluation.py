@@ -9,7 +9,7 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from vitrail.evaluate.measure import Measure
+from vitrail.metrics.measure import Measure
 from vitrail.report.quantities import number
 from vitrail.report.tables import Table
 

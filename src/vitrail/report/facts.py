@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import VitrailError
-from vitrail.folder import Folder
+from vitrail.experiment.run_dir import Folder
 from vitrail.report.audit import Audited, read_audit
 from vitrail.report.evaluation import Evaluation, read_evaluation
 from vitrail.report.header import read_about
@@ -19,6 +18,7 @@ from vitrail.report.pictures import Grid, Own, Picture, read_grids, read_own, re
 from vitrail.report.quantities import plural
 from vitrail.report.rounds import Round, metric_names, read_rounds
 from vitrail.report.tables import Table
+from vitrail.utils.errors import VitrailError
 
 _VERSION = re.compile(r"#.*?vitrail (\S+?);")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitrail.errors import VitrailError
-from vitrail.privacy.explain import claim_rows, read_run_ledger
+from vitrail.privacy.checked_ledger import claim_rows, read_run_ledger
 from vitrail.report.tables import Table
+from vitrail.utils.errors import VitrailError
 
 
 def ledger_table(folder: Path) -> tuple[Table | None, str]:

@@ -56,7 +56,7 @@ def write_report(
 
     Without `private` it shows nothing of what clients keep to themselves, so that it may leave the machine.
     """
-    from vitrail.atomic import write_atomically
+    from vitrail.utils.atomic import write_atomically
 
     runs = read_runs([Path(folder) for folder in folders], _GRIDS, private)
     write_atomically(Path(out), _render(runs, title, tables).encode())

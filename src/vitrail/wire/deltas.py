@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import Malformed
+from vitrail.utils.errors import Malformed
 from vitrail.wire import entropy
 
 Floats = NDArray[np.float32]

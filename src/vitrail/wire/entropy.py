@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import Malformed
+from vitrail.utils.errors import Malformed
 from vitrail.wire.codecs import BY_NAME, Array, bits_for
 
 PACKED, CODED = 0, 1  # the first byte

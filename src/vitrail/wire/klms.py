@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import Malformed
+from vitrail.utils.errors import Malformed
 from vitrail.wire.codecs import BY_NAME, Array
 from vitrail.wire.scores import Scores, theta
 

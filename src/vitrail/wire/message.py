@@ -3,7 +3,7 @@
     'VTRL' | version u8 | kind u8 | run 16 | base 16 | round u32 | exchange u16 | sender | count u16 | parts | crc32
     part: name | peer | codec u8 | ndim u8 | dims u32... | length u64 | payload        (texts: length u8, then UTF-8)
 
-The checksum finds accidents, not attackers: who sent a message is proven by its signature (engines/signed.py), or by
+The checksum finds accidents, not attackers: who sent a message is proven by its signature (engines/signing/), or by
 the channel. `base` names the state a message builds on (zeros: none needed). A part whose `peer` is not empty is for,
 or from, another client: the server passes its payload on without opening it.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from vitrail.errors import Malformed, VitrailError
+from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.codecs import BY_NAME, CODECS, Array, Shape
 
 MAGIC, VERSION = b"VTRL", 1

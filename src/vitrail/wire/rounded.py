@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import Malformed, VitrailError
+from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire import entropy
 
 Floats = NDArray[np.float32]

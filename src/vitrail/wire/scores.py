@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.rng import Rng
+from vitrail.utils.rng import Rng
 
 GRID = 1024
 LIMIT = 2**15 - 1  # ±32: θ is 0 or 1 to float32's last bit

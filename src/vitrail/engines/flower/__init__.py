@@ -2,7 +2,7 @@
 
 import os
 
-from vitrail.errors import VitrailError
+from vitrail.utils.errors import VitrailError
 
 for _key, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from vitrail.engines.flower.carry import DESCRIBE, KEEP, TRAIN, packed, unpacked
+from vitrail.engines.flower.messages import DESCRIBE, KEEP, TRAIN, packed, unpacked
 from vitrail.engines.flower.node import Node, Party
-from vitrail.engines.flower.terms import Terms
-from vitrail.engines.signed_client import NONCE, asked_under
-from vitrail.errors import Refused, VitrailError
-from vitrail.privacy.signing import SIGNATURE
+from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.signing.client import NONCE, asked_under
+from vitrail.utils.errors import Refused, VitrailError
+from vitrail.utils.keys import SIGNATURE
 from vitrail.wire.message import LARGEST
 
 
@@ -47,7 +47,7 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
             client = who.client(Terms.read(text))
         except Exception as e:  # before there is a client, why in words: later it says so in a message of its own
             return Message(packed(_said(e)), reply_to=message)
-        from vitrail.determinism import one_thread
+        from vitrail.utils.determinism import one_thread
 
         with one_thread():
             return Message(packed("", who.closed(request, client.answer(request), TRAIN)), reply_to=message)

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import asdict, dataclass
 
-from vitrail.errors import Malformed, VitrailError, printable
+from vitrail.utils.errors import Malformed, VitrailError, printable
 
 MOST_CLASSES = 10_000
 SHAPES = (range(1, 5), range(1, 4097), range(1, 4097))  # channels, height, width: as data/resize.py allows

@@ -11,12 +11,12 @@ from math import prod
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from vitrail.engines.flower.carry import TRAIN, packed, unpacked
+from vitrail.engines.flower.messages import TRAIN, packed, unpacked
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Ask, Outcome
-from vitrail.errors import printable, reason_of
 from vitrail.methods.base import Method
+from vitrail.utils.errors import printable, reason_of
 from vitrail.wire.message import LARGEST
 
 Drops = Callable[[str, bytes], Failure | None]

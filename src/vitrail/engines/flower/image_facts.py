@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.atomic import one_at_a_time, write_atomically
+from vitrail.utils.atomic import one_at_a_time, write_atomically
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def facts_key(data: str, *settings: Any) -> str:
         data: as in a node config; official data sets never change, so their files are not looked at.
         settings: what else the facts depend on.
     """
-    from vitrail.data.folder import image_files
+    from vitrail.data.sources.folder import image_files
     from vitrail.data.specs import parse_source
 
     source, files = parse_source(data), []

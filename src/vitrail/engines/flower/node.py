@@ -22,22 +22,22 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from vitrail.atomic import one_at_a_time, write_atomically
 from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.image_facts import ImageFacts, facts_key, stored_facts
-from vitrail.engines.flower.laid import laid, lay
-from vitrail.engines.flower.terms import Terms
-from vitrail.engines.signed_client import NONCE, Signed
-from vitrail.errors import Malformed, Refused, VitrailError, nearest
+from vitrail.engines.flower.mmap_dataset import laid, lay
+from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.signing.client import NONCE, Signed
 from vitrail.privacy.policy import KEYS as POLICY
 from vitrail.privacy.policy import Policy, from_config
-from vitrail.privacy.signing import kept_key, public_key
-from vitrail.rng import Rng
+from vitrail.utils.atomic import one_at_a_time, write_atomically
+from vitrail.utils.errors import Malformed, Refused, VitrailError, nearest
+from vitrail.utils.keys import kept_key, public_key
+from vitrail.utils.rng import Rng
 
 if TYPE_CHECKING:
-    from vitrail.config import Settings
-    from vitrail.data.pictures import Dataset, Pictures
+    from vitrail.data.dataset import Dataset, Pictures
     from vitrail.engines.client import Client
+    from vitrail.experiment.settings import Settings
     from vitrail.methods.base import Method
     from vitrail.privacy.budget import Budget
 
@@ -141,9 +141,9 @@ class Node:
 
     def client(self, terms: Terms) -> Client:
         """This node as a client of a run."""
-        from vitrail.determinism import device_for
         from vitrail.engines.client import Client
-        from vitrail.engines.signed import Names
+        from vitrail.engines.signing.server import Names
+        from vitrail.utils.determinism import device_for
 
         method = terms.method(device_for(self.device))
         if self.discriminator:
@@ -172,8 +172,8 @@ class Node:
 
     def _check_features(self, terms: Terms, method: Method) -> None:
         """Refuse a run that would be called private although its feature network was trained on this node's data."""
+        from vitrail.experiment.plan import feature_network
         from vitrail.nets.features import TRAINED_ON, saw
-        from vitrail.plan import feature_network
 
         psi = feature_network(terms.resolved())
         if method.mechanism is not None and psi in TRAINED_ON and saw(psi, self.data):
@@ -236,7 +236,7 @@ class Node:
                 one of this run.
         """
         from vitrail.engines.client import private_file
-        from vitrail.engines.flower.delivered import check_delivered
+        from vitrail.engines.flower.delivery import check_delivered
 
         folder = self.place / "runs" / terms.id
         if not terms.id or not private_file(folder, self.name).exists():
@@ -274,7 +274,7 @@ class Node:
 
     def _kind(self, s: Settings) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Shape and label names of its images under a run's settings; decoded once, until a file changes."""
-        from vitrail.data.sources import image_side
+        from vitrail.data.loading import image_side
 
         def read() -> ImageFacts:
             data = self._data(s.model_copy(update={"labels": "auto"}))
@@ -297,7 +297,7 @@ class Node:
             raise VitrailError("its pictures cannot be read; its own log says why") from None
 
     def _load(self, s: Settings) -> Dataset:
-        from vitrail.data.sources import load
+        from vitrail.data.loading import load
 
         # A node measures nothing, so it trains on all its images; a share for trials is that of a simulated client.
         data = load(self.data, size=s.size, held_out=s.held_out if self.partition else 0.0)
@@ -305,7 +305,7 @@ class Node:
             data = _named(data, tuple(word.strip() for word in self.classes.split(",")))
         if not self.partition:
             return data if s.labels == "auto" else data.without_labels()
-        from vitrail.division import divide
+        from vitrail.experiment.partitioning import divide
 
         own = {"data": self.data, "partition": self.partition, "clients": self.num_partitions}
         data, shares, _ = divide(s.model_copy(update=own), data)

@@ -15,8 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import VitrailError
-from vitrail.home import home
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.paths import home
 
 KNOWN = "1.41."  # of Flower
 _REPLACED = ("install_from_fab", "get_load_client_app_fn")  # what Flower opens and loads a shipped app with

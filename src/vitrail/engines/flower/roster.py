@@ -11,13 +11,13 @@ from dataclasses import replace
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from vitrail.engines.flower.carry import DESCRIBE, packed, unpacked
 from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.terms import Terms
-from vitrail.engines.signed import Server
-from vitrail.engines.signed_client import NONCE, asked_under
-from vitrail.errors import VitrailError, printable, reason_of
-from vitrail.privacy.signing import SIGNATURE
+from vitrail.engines.flower.messages import DESCRIBE, packed, unpacked
+from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.signing.client import NONCE, asked_under
+from vitrail.engines.signing.server import Server
+from vitrail.utils.errors import VitrailError, printable, reason_of
+from vitrail.utils.keys import SIGNATURE
 
 EVERY = 2.0  # seconds between two looks at who is there
 GRACE = 30.0  # seconds that a client may be without a node before it counts as not connected

@@ -15,31 +15,32 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from vitrail import __version__, config
-from vitrail.atomic import write_atomically
-from vitrail.config import Settings
+from vitrail import __version__
+from vitrail.cli.progress import Terminal
 from vitrail.data import load
+from vitrail.data.dataset import Dataset, Pictures
 from vitrail.data.partitions import Partition
-from vitrail.data.pictures import Dataset, Pictures
-from vitrail.division import divide
-from vitrail.engines.flower.carry import KEEP
 from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.engine import Flower
+from vitrail.engines.flower.messages import KEEP
 from vitrail.engines.flower.roster import Roster
-from vitrail.engines.flower.terms import Terms
+from vitrail.engines.flower.run_spec import Terms
 from vitrail.engines.replies import Failure
-from vitrail.engines.signed import Names, Server
-from vitrail.errors import Malformed, VitrailError, printable
-from vitrail.folder import Folder
-from vitrail.home import home
-from vitrail.plan import Plan, assemble, complete
+from vitrail.engines.signing.server import Names, Server
+from vitrail.experiment import settings as config
+from vitrail.experiment.partitioning import divide
+from vitrail.experiment.plan import Plan, assemble, complete
+from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.runner import Run, play
+from vitrail.experiment.settings import Settings
+from vitrail.experiment.validation import NODES
 from vitrail.privacy.ledger import Ledger
 from vitrail.privacy.run_ledger import asked_by_client
-from vitrail.privacy.signing import Key, kept_key
 from vitrail.privacy.statement import read_statement
-from vitrail.problems import NODES
-from vitrail.run import Run, play
-from vitrail.watch import Terminal
+from vitrail.utils.atomic import write_atomically
+from vitrail.utils.errors import Malformed, VitrailError, printable
+from vitrail.utils.keys import Key, kept_key
+from vitrail.utils.paths import home
 
 app = ServerApp()
 

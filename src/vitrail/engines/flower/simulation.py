@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitrail.data.pictures import Pictures
+from vitrail.data.dataset import Pictures
 from vitrail.engines.client import Client
 from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.laid import laid, lay
-from vitrail.engines.flower.terms import Terms
-from vitrail.errors import VitrailError
+from vitrail.engines.flower.mmap_dataset import laid, lay
+from vitrail.engines.flower.run_spec import Terms
 from vitrail.privacy.budget import Budget
-from vitrail.rng import Rng
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from vitrail.engines.flower.engine import Flower
-    from vitrail.plan import Plan
+    from vitrail.experiment.plan import Plan
 
 
 @contextmanager
@@ -48,9 +48,9 @@ class VirtualNodes:
 
     def engine(self, plan: Plan) -> Flower:
         """The engine of one run."""
-        from vitrail.engines.embedded import dropped
         from vitrail.engines.flower.engine import Flower
         from vitrail.engines.flower.roster import Roster
+        from vitrail.engines.simulation import dropped
 
         s = plan.settings
         lay_out(plan, Path(self.root))

@@ -1,0 +1,51 @@
+"""A comparison as a person sees it: its runs on a terminal, then one table there and in three files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from vitrail.cli.progress import Terminal
+from vitrail.experiment.compare import Asked, Entry, compare
+from vitrail.experiment.comparison_tables import as_csv, by_clients, by_settings, markdown, standings
+from vitrail.report import write_report
+from vitrail.utils.atomic import write_atomically
+
+
+def play_comparison(found: list[Entry], seeds: list[int], out: Path, asked: Asked) -> bool:
+    """Play a comparison on a terminal, write its tables, and say whether every run came through."""
+    console = Console(highlight=False)
+    seen: list[Terminal] = []
+
+    def watch(entry: Entry, seed: int) -> Terminal:
+        console.print(f"\n[bold]{escape(entry.name)}[/bold], seed {seed}")
+        seen.append(Terminal())
+        return seen[-1]
+
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        compare(found, seeds, out, asked, watch, lambda text: console.print(text, style="red", markup=False))
+    finally:
+        for terminal in seen:
+            terminal.stop()
+    found = [e for e in found if e.wanted or e.runs]
+    tables = [t for t in (standings(found, asked), *by_settings(found), by_clients(found)) if t]
+    write_atomically(out / "compare.md", "\n".join(map(markdown, tables)).encode())
+    write_atomically(out / "compare.csv", as_csv(found).encode())
+    runs = [folder for e in found for folder in e.runs]
+    if runs:
+        write_report(runs, out / "compare.html", out.name, tables)
+    for table in tables:
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for column in table.columns:
+            shown.add_column(column, overflow="fold")
+        for row in table.rows:
+            shown.add_row(*map(escape, row))
+        console.print()
+        console.print(shown)
+        console.print(f"\n{table.note}", markup=False)
+    console.print(f"\ntables: {out}/compare.md, compare.csv, compare.html", markup=False)
+    return not any(e.failed for e in found)

@@ -1,0 +1,149 @@
+"""What a person sees of a run while it goes on: a live line on a terminal, one plain line a round elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from vitrail.engines.rounds import Outcome
+from vitrail.experiment.plan import Plan, feature_network
+from vitrail.experiment.runner import Run
+from vitrail.nets.features import TRAINED_ON
+from vitrail.privacy.run_ledger import opening
+from vitrail.report.quantities import number, size
+from vitrail.utils.errors import printable
+
+
+class Terminal:
+    """Watches a run on a console."""
+
+    def __init__(self) -> None:
+        self.console = console = Console(highlight=False)
+        self.up = self.down = 0
+        self.folder: Path | None = None  # known once a run has begun
+        self.interrupted = False
+        self.far: set[str] = set()  # clients that were reported as far from the others
+        self.before: Any = None  # how Ctrl-C was handled
+        self.progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(24),
+            TextColumn("{task.fields[clients]}"),
+            TextColumn("{task.fields[news]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def begin(self, plan: Plan, done: int) -> None:
+        """Say what will run."""
+        s, p = plan.settings, plan.partition
+        self.folder = plan.folder.path
+        held = sorted(len(i) for i in p.indices if len(i))
+        share = f" of {held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} pictures" if held else ""
+        self.console.print(
+            f"[bold]{s.method}[/bold] on {escape(printable(plan.data.name))}: {len(plan.clients)} clients "
+            f"({escape(printable(p.spec))}){share}, {s.rounds} rounds, seed {s.seed}"
+            + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
+        )
+        if psi := feature_network(s):
+            self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
+        self.console.print(f"privacy: {escape(str(opening(plan)['says']))}", soft_wrap=True)
+        for note in plan.notes:
+            self.console.print(f"[yellow]{escape(note)}[/yellow]")
+        if plan.empty:
+            few = ", ".join(plan.empty[:5]) + (", ..." if len(plan.empty) > 5 else "")
+            self._warn(f"{len(plan.empty)} clients hold no picture and sit out: {printable(few)}")
+        self.console.print(
+            f"[dim]{escape(str(plan.folder.path))}/[/dim]"
+            + ("" if not done else " is finished" if done == s.rounds else f" goes on after round {done}")
+        )
+        for row in plan.folder.rows():
+            self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
+        self.task = self.progress.add_task("", total=s.rounds, completed=done, clients="", news="")
+        self.progress.start()
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGINT, self._interrupt)
+
+    def _warn(self, text: str) -> None:
+        self.console.print(text, style="yellow", markup=False)
+
+    def _interrupt(self, *_: object) -> NoReturn:
+        """Ctrl-C: stop at once, or after this round where a library has swallowed the exception."""
+        self.interrupted = True
+        raise KeyboardInterrupt
+
+    def during(self, outcome: Outcome) -> None:
+        """A client has answered, or not."""
+        n = len(outcome.answered) + len(outcome.left_out)
+        self.progress.update(self.task, clients=f"clients {n}/{outcome.asked}")
+
+    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
+        """A round is over."""
+        self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
+        measured: dict[str, float] = {**outcome.metrics, **{k: row[k] for k in ("fd", "accuracy") if k in row}}
+        metrics = " ".join(f"{k} {number(v)}" for k, v in measured.items())
+        news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
+        self.progress.update(self.task, advance=1, news=news)
+        if not self.console.is_terminal:
+            answered = f"{len(outcome.answered)}/{outcome.asked} clients" if outcome.asked else "the server alone"
+            self.console.print(f"round {outcome.round + 1}: {answered}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
+        for client, reason in list(outcome.left_out.items())[:5]:
+            self._warn(f"round {outcome.round + 1}: {printable(client)} left out: {printable(reason)}")
+        if len(outcome.left_out) > 5:
+            self.console.print(f"[yellow]... and {len(outcome.left_out) - 5} more; metrics.jsonl has all[/yellow]")
+        for client, note in list(outcome.far.items())[:5]:
+            if client not in self.far:  # once per run; metrics.jsonl has every round
+                said = f"round {outcome.round + 1}: {client} is far from the others: {note}"
+                self.console.print(f"[yellow]{escape(said)}[/yellow]")
+        self.far |= set(outcome.far)
+        if outcome.void:
+            self._warn(f"round {outcome.round + 1}: {printable(outcome.void)}; the model stays as it was")
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def end(self, run: Run) -> None:
+        """Say where everything is."""
+        self.stop()
+        model = run.folder / "model.safetensors"
+        clients = len({client for row in run.rows for client in row["down"]})
+        each = f"{size(self.up / max(clients, 1))} up and {size(self.down / max(clients, 1))} down a client"
+        self.console.print(f"\n[bold green]done[/bold green]: rounds {len(run.rows)}, clients {clients}")
+        self.console.print(f"  sent    {size(self.up)} up, {size(self.down)} down in all; {each}")
+        self.console.print(f"  model   {escape(str(model))} ({size(model.stat().st_size)})")
+        drawn = (run.folder / "samples.png").exists()
+        goal, sign = ("fd", 1) if drawn else ("accuracy", -1)
+        best = min((row for row in run.rows if goal in row), key=lambda row: sign * row[goal], default=None)
+        if best and (run.folder / "best.safetensors").exists():
+            kept = escape(str(run.folder / "best.safetensors"))
+            self.console.print(f"  best    {kept} (round {best['round'] + 1}, {goal} {number(best[goal])})")
+        if drawn:
+            self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")
+        self.console.print(f"  report  {escape(str(run.folder / 'report.html'))}")
+        self.console.print(f"  privacy {escape(run.privacy)}", soft_wrap=True)
+        where = escape(str(run.folder))
+        if drawn:
+            self.console.print(f"  more pictures: vitrail sample {where} -n 64 -o grid.png", soft_wrap=True)
+        self.console.print(f"  how good is it: vitrail evaluate {where}", soft_wrap=True)
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        self.progress.stop()
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+            self.before = None

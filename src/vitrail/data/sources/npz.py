@@ -1,0 +1,33 @@
+"""Arrays in a NumPy archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitrail.data.arrays import gather
+from vitrail.data.dataset import Dataset
+from vitrail.data.request import Request
+from vitrail.data.sources.npy_files import stored_arrays
+from vitrail.utils.errors import Malformed, VitrailError
+
+# Names of train pictures, train labels, test pictures and test labels. MedMNIST's val_ arrays stay unused.
+_CONVENTIONS = (
+    ("images", "labels", "", ""),
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("train_images", "train_labels", "test_images", "test_labels"),
+)
+
+
+def read(request: Request) -> Dataset:
+    """The pictures of an .npz file, by one of three naming conventions."""
+    path = Path(request.source.argument).expanduser()
+    if not path.is_file():
+        raise VitrailError(f"data={request.source}: there is no file {path}; give the path of an .npz file")
+    arrays = stored_arrays(path, {name for convention in _CONVENTIONS for name in convention if name})
+    names = next((convention for convention in _CONVENTIONS if convention[0] in arrays), None)
+    if names is None:
+        wanted = ", ".join(convention[0] for convention in _CONVENTIONS)
+        raise Malformed(f"{path}: holds none of {wanted}")
+    images, labels, test_images, test_labels = (arrays.get(name) for name in names)
+    train, test, classes = gather((images, labels), (test_images, test_labels), request.size, str(path))
+    return request.answer(train, test, classes)

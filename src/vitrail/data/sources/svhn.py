@@ -1,0 +1,39 @@
+"""Street View House Numbers, cropped digits: MATLAB files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.request import Request
+from vitrail.data.resize import fit
+from vitrail.utils.errors import Malformed
+
+
+def read(request: Request) -> Dataset:
+    """SVHN's cropped digits with their official split."""
+    train, test = (_part(request.file(f"{part}_32x32.mat"), request.size) for part in ("train", "test"))
+    return request.answer(train, test, tuple("0123456789"))
+
+
+def _part(path: Path, size: int) -> Pictures:
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(path, variable_names=("X", "y"))
+    except Exception as error:  # scipy's reader fails in many ways on bytes that are no MATLAB file
+        raise Malformed(f"{path}: not a whole MATLAB file ({error})") from error
+    for key in ("X", "y"):
+        if key not in content:
+            raise Malformed(f"{path}: holds no variable {key}")
+    images, labels = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
+        raise Malformed(f"{path}: X is {images.dtype} of shape {images.shape}, expected uint8 of (32, 32, 3, pictures)")
+    if len(labels) != images.shape[3] or not len(labels):
+        raise Malformed(f"{path}: {len(labels):,} labels for {images.shape[3]:,} pictures")
+    if labels.dtype.kind not in "iu" or labels.min() < 1 or labels.max() > 10:
+        raise Malformed(f"{path}: labels outside 1 to 10")
+    pixels = np.ascontiguousarray(images.transpose(3, 2, 0, 1))
+    return Pictures(fit(pixels, size), labels.astype(np.int64) % 10)  # the file calls the digit 0 class 10

@@ -1,0 +1,156 @@
+"""Certificates and keys for a trial with Flower, a folder for each party.
+
+    FOLDER/superlink/  ca.crt server.crt server.key            TLS of the SuperLink
+                       signing.key signing.pub                 the server signs its requests
+                       nodes/NAME.pub                          to be registered with the SuperLink
+                       keys/NAME.pub                           the keys that nodes sign their answers with
+    FOLDER/NAME/       ca.crt supernode.key supernode.pub      the node proves itself to the SuperLink
+                       server.pub                              whose requests it answers: server-key
+                       node.key node.pub                       it signs its answers
+                       peers/NAME.pub                          the keys of all nodes: peer-keys
+
+The key of the certificate authority is forgotten once it has signed: nobody can make another server that these nodes
+believe. What comes to last should come from the parties' own authority, each private key made where it is used.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.keys import new_key
+
+HOSTS = ("localhost", "127.0.0.1")
+SERVER = "superlink"
+
+
+def make(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 90) -> None:
+    """All that a SuperLink and these nodes need, in a new folder: whole or not at all."""
+    _check(nodes)
+    if folder.exists():
+        raise VitrailError(f"{folder} is there already, and keys are never replaced; give the name of a new folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))  # open to its owner alone
+    try:
+        _fill(made, nodes, [*HOSTS, *hosts], dt.timedelta(days=days))
+        made.rename(folder)
+    except OSError as e:
+        raise VitrailError(f"cannot write {folder}: {e.strerror}") from e
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _check(nodes: Sequence[str]) -> None:
+    for name in nodes:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name) or name == SERVER:
+            raise VitrailError(
+                f"node {name!r}: a name of letters, digits, dots, dashes and blanks is expected, other than {SERVER}"
+            )
+    if not nodes or len(set(nodes)) != len(nodes):
+        raise VitrailError("name at least one node, and none twice: --nodes north,south,west")
+
+
+def _fill(folder: Path, nodes: Sequence[str], hosts: Sequence[str], valid: dt.timedelta) -> None:
+    server = folder / SERVER
+    for place in (server, server / "nodes", server / "keys"):
+        place.mkdir(mode=0o700)
+    authority, key = _authority(valid), ec.generate_private_key(ec.SECP384R1())
+    ca = authority[0].public_bytes(Encoding.PEM)
+    (server / "ca.crt").write_bytes(ca)
+    (server / "server.crt").write_bytes(_server(*authority, key, hosts, valid).public_bytes(Encoding.PEM))
+    _private(server / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    signs = new_key(server / "signing.key").public.hex() + "\n"
+    (server / "signing.pub").write_text(signs)
+    for name in nodes:
+        place = folder / name
+        place.mkdir(mode=0o700)
+        (place / "ca.crt").write_bytes(ca)
+        (place / "server.pub").write_text(signs)
+        own = ec.generate_private_key(ec.SECP384R1())
+        _private(place / "supernode.key", own.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+        public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+        answers = new_key(place / "node.key").public.hex() + "\n"
+        for path in (place / "supernode.pub", server / "nodes" / f"{name}.pub"):
+            path.write_bytes(public)
+        for path in (place / "node.pub", server / "keys" / f"{name}.pub"):
+            path.write_text(answers)
+    for name in nodes:
+        shutil.copytree(server / "keys", folder / name / "peers")
+
+
+def _private(path: Path, data: bytes) -> None:
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(data)
+
+
+def _authority(valid: dt.timedelta) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vitrail trial authority")])
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates alone
+    builder = (
+        _certificate(name, name, key.public_key(), key.public_key(), valid)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    return builder.sign(key, SHA384()), key
+
+
+def _server(
+    authority: x509.Certificate,
+    signs: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePrivateKey,
+    hosts: Sequence[str],
+    valid: dt.timedelta,
+) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vitrail trial server")])
+    usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
+    builder = (
+        _certificate(name, authority.subject, key.public_key(), signs.public_key(), valid)
+        .add_extension(x509.SubjectAlternativeName([_host(h) for h in dict.fromkeys(hosts)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    )
+    return builder.sign(signs, SHA384())
+
+
+def _certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    signs: ec.EllipticCurvePublicKey,
+    valid: dt.timedelta,
+) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(minutes=5))  # clocks differ
+        .not_valid_after(now + valid)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signs), critical=False)
+    )
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        if not re.fullmatch(r"[A-Za-z0-9*]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", name):
+            raise VitrailError(f"host {name!r}: give an address or a name such as fl.example.org") from None
+        return x509.DNSName(name)

@@ -1,0 +1,247 @@
+"""Several methods, or one in several ways, on the same data and seeds; a comparison goes on where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from vitrail.data import load as load_data
+from vitrail.experiment import settings as config
+from vitrail.experiment.plan import feature_network
+from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.runner import Watch, begin, resume
+from vitrail.experiment.settings import FREE, Settings, to_dict
+from vitrail.methods import METHODS
+from vitrail.metrics.clients import by_client, evaluate_clients
+from vitrail.metrics.evaluate_run import evaluate_stored
+from vitrail.metrics.evaluation import check_families
+from vitrail.metrics.extractors import choose_ruler, inception
+from vitrail.metrics.measure import Measure
+from vitrail.metrics.results_io import read, write
+from vitrail.nets.features import choose_features
+from vitrail.utils.errors import VitrailError
+
+FREELY = ("out", "seed")  # what a comparison sets itself
+
+
+@dataclass
+class Entry:
+    """One line of the comparison: its settings, and what came of every seed."""
+
+    name: str
+    settings: Settings
+    where: str = ""  # the setting of [each] in which it is played
+    wanted: bool = True  # else it is not played, and stands in the tables where it was before
+    runs: list[Path] = field(default_factory=list)
+    found: list[list[Measure]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How every model is measured: a run's last round or its best, on how many pictures, by which families."""
+
+    best: bool = False
+    n: int = 2000
+    families: Sequence[str] = ("fd-vitrail", "oracle", "classifier")
+    fid_n: int = 2000
+    clients: bool = False  # every client's own generator, too
+
+
+def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*") -> list[Entry]:
+    """The lines of a comparison from methods' names and files; a file's [[runs]] each make one.
+
+    A table with methods' names, such as [prism] or ["fedavg, fedprox"], holds settings of their runs alone. Every
+    run is played in each setting of [each]: with "Split-1" = {partition = "classes:1"}, FedAvg as "Split-1, FedAvg".
+    `only` names those that are wanted; overrides must fit these alone.
+
+    >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
+    [('prism', 4), ('fedgan', 4)]
+    >>> [(e.name, e.wanted) for e in entries(["prism", "fedgan", "fedavg"], {"batch": 9}, "fedg*")]
+    [('prism', False), ('fedgan', True), ('fedavg', False)]
+    >>> [e.name for e in entries(["prism", "fedgan", "fedavg"], {"sync": "g"}, "fedg*")]
+    ['fedgan']
+    """
+    if not whats:
+        raise VitrailError("there is nothing to compare; name methods or files, such as `vitrail compare prism fedgan`")
+    if given := [name for name in FREELY if name in overrides]:
+        raise VitrailError(f"{given[0]} is set by the comparison; give --seeds and --out instead")
+    lines = [line for what in whats for line in _lines(what, overrides)]
+    names = [place_name(line.name) for line in lines]
+    for line, name in zip(lines, names, strict=True):
+        if names.count(name) > 1 or not name.strip("."):
+            raise VitrailError(f"a run is called {line.name!r}; give each [[runs]] a name of its own, with letters")
+    found: list[Entry] = []
+    chosen = _chosen(lines, only)
+    for line in lines:
+        try:
+            found.append(Entry(line.name, config.resolve(line.values, {}), line.where, line in chosen))
+        except VitrailError as e:
+            if line in chosen:
+                raise VitrailError(f"{line.what}, {line.name}: {e}") from e
+    return found
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A run as a file has it, not yet read."""
+
+    what: str
+    name: str
+    where: str
+    values: dict[str, Any]
+
+
+def _lines(what: str, overrides: Mapping[str, Any]) -> Iterator[_Line]:
+    """All runs of a file, in each of its settings."""
+    common = config.read(what)
+    runs = common.pop("runs", [{}])
+    tables = _tables(common)
+    if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
+        raise VitrailError(f"{what}: runs must be tables, each [[runs]] with a name and the settings that differ")
+    each = common.pop("each", {"": {}})
+    if not isinstance(each, dict) or not each or not all(isinstance(e, dict) for e in each.values()):
+        raise VitrailError(f'{what}: [each] holds names with settings, such as "IID" = {{partition = "iid"}}')
+    for (where, setting), own in product(each.items(), runs):
+        name = ", ".join(filter(None, (where, str(own.get("name", Path(what).stem)))))
+        method = str({**common, **setting, **own, **overrides}.get("method"))
+        values = {**common, **tables.get(method, {}), **setting, **own, **overrides}
+        yield _Line(what, name, where, {k: v for k, v in values.items() if k not in ("name", *FREELY)})
+
+
+def _tables(common: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Take the tables of methods out of a file's settings: those of each method, by its name.
+
+    >>> _tables({"data": "digits", "fedavg, fedprox": {"rounds": 3}, "fedprox": {"mu": 1}})
+    {'fedavg': {'rounds': 3}, 'fedprox': {'rounds': 3, 'mu': 1}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key in [k for k, v in common.items() if isinstance(v, dict)]:
+        names = [name.strip() for name in key.split(",")]
+        if all(name in METHODS for name in names):
+            settings = common.pop(key)
+            for name in names:
+                found[name] = {**found.get(name, {}), **settings}
+    return found
+
+
+def _chosen(lines: Sequence[_Line], patterns: str) -> list[_Line]:
+    """The lines whose name matches one of the patterns, by semicolons; * stands for anything.
+
+    >>> entries(["prism", "fedgan"], {}, "padpaf")
+    Traceback (most recent call last):
+    vitrail.utils.errors.VitrailError: --only padpaf: no run is called so; there are 'prism', 'fedgan'
+    """
+    wanted = [pattern.strip() for pattern in patterns.split(";") if pattern.strip()]
+    for pattern in wanted:
+        if not any(fnmatchcase(line.name, pattern) for line in lines):
+            names = ", ".join(repr(line.name) for line in lines)
+            raise VitrailError(f"--only {pattern}: no run is called so; there are {names}")
+    return [line for line in lines if any(fnmatchcase(line.name, pattern) for pattern in wanted)]
+
+
+def place_name(name: str) -> str:
+    """A folder's name for a run's.
+
+    >>> place_name("sync d&g, k = 2")
+    'sync-d-g-k-2'
+    """
+    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name).split())
+
+
+def place(entry: Entry, seed: int, out: Path) -> Folder:
+    """Where a run of the comparison stands."""
+    return Folder(out / place_name(entry.name) / f"seed-{seed}")
+
+
+def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: Asked) -> dict[str, str]:
+    """Refuse at once what would fail after hours; return the network of ours that measures all runs on each data."""
+    families = check_families(asked.families)
+    if "fid" in families:
+        inception()  # its weights are there, or the error says how to get them
+    if asked.best and asked.clients:
+        raise VitrailError("clients keep their last round alone; leave out --best, or --clients")
+    for entry in (e for e in found if e.wanted):
+        if asked.best and entry.settings.measure_every == 0:
+            raise VitrailError(f"{entry.name}: measure_every=0 keeps no best round; leave --best out, or measure some")
+        if asked.best and getattr(entry.settings, "privacy", "none") not in ("none", "paper"):
+            raise VitrailError(
+                f"{entry.name}: a private run keeps no best round, because choosing it by held-out images is not "
+                "covered by its ε; leave --best out"
+            )
+        for seed in seeds:
+            folder = place(entry, seed, out)
+            if folder.settings.exists() and (other := _other(entry.settings, seed, folder)):
+                raise VitrailError(
+                    f"{folder.path} was played with another {', '.join(other)}; give another --out, or remove it"
+                )
+    against: dict[str, set[str]] = {}
+    for s in (e.settings for e in found):
+        psi = feature_network(s)
+        against.setdefault(s.data, set()).update([choose_features(s.data) if psi == "auto" else psi] if psi else [])
+    return {data: choose_ruler(data, psis) for data, psis in against.items()} if "fd-vitrail" in families else {}
+
+
+def _other(wanted: Settings, seed: int, folder: Folder) -> list[str]:
+    """Settings in which a run differs from what is wanted now; those that change no bit do not count."""
+    has = to_dict(config.resolve(str(folder.settings), {}))
+    want = {**to_dict(wanted), "seed": seed}
+    return [k for k, v in want.items() if k not in (*FREE, "out") and v != "auto" and has.get(k) != v]
+
+
+def compare(
+    found: Sequence[Entry],
+    seeds: Sequence[int],
+    out: Path,
+    asked: Asked,
+    watch: Callable[[Entry, int], Watch],
+    tell: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Play and measure every run that is not there yet, seed by seed, so that an early stop leaves whole columns."""
+    rulers = check(found, seeds, out, asked)
+    for seed in seeds:
+        for entry in found:
+            folder = place(entry, seed, out)
+            settings = entry.settings.model_copy(update={"seed": seed, "out": str(folder.path)})
+            there = folder.settings.exists()
+            done = there and folder.model.exists() and len(folder.rows()) == settings.rounds
+            if not entry.wanted and not (done and not _other(entry.settings, seed, folder)):
+                continue
+            try:
+                if not there:
+                    begin(settings, None, watch(entry, seed))
+                elif not done:
+                    resume(folder.path, watch=watch(entry, seed))
+                entry.found.append(_measure(folder, asked, rulers.get(settings.data)))
+                entry.runs.append(folder.path)
+            except (VitrailError, OSError, RuntimeError) as e:  # the others go on
+                entry.failed.append(f"{entry.name}, seed {seed}: {e}")
+                tell(f"failed: {entry.failed[-1]}")
+
+
+def _measure(folder: Folder, asked: Asked, ruler: str | None) -> list[Measure]:
+    """The measures of a run's model: read, if they were made in the same way, or computed."""
+    model = folder.best if asked.best else folder.model
+    if not model.exists():
+        raise VitrailError(
+            f"{model} does not exist: a private run keeps no best round, nor does one with too few held-out images; "
+            "leave --best out"
+        )
+    kept = folder.path.with_suffix(".json")
+    how: dict[str, Any] = {"families": list(asked.families), "n": asked.n, "fid_n": asked.fid_n, "ruler": ruler}
+    known = read(kept, model, how)
+    if known is None:
+        s = config.resolve(str(folder.settings), {})
+        data = load_data(s.data, size=s.size, held_out=s.held_out)
+        _, columns = evaluate_stored(folder.path if model == folder.model else model, data, **how)
+        write(kept, data, columns)
+        known = list(columns[0].measures)
+    if asked.clients:
+        data, columns = evaluate_clients(folder.path, kept=folder.by_client, **how)
+        write(folder.by_client, data, columns)
+        known = known + by_client(columns)
+    return known

@@ -1,0 +1,77 @@
+"""A grid for each client with a style of its own: content changes downwards, style across (PaDPaF, Figures 6, 10, 11).
+
+What it shows is private, so it lies beside the client's private file, in clients/, readable by the owner alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitrail.engines.client import private_file
+from vitrail.experiment.plan import Plan
+from vitrail.models.image_grid import write_grid
+from vitrail.models.model_file import Generator, open_model
+from vitrail.utils import state as store
+from vitrail.utils.atomic import write_atomically
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import State
+
+INDEX = "grids.json"
+ROWS, COLUMNS, MOST = 6, 10, 40  # contents, styles; clients that are drawn
+
+
+@dataclass(frozen=True)
+class Personal:
+    """A client's grid on disk; `unseen` are the labels of which the client held no picture."""
+
+    client: str
+    path: Path
+    labels: tuple[str, ...]
+    unseen: tuple[str, ...]
+
+
+@torch.no_grad()
+def content_down_style_across(generator: Generator) -> torch.Tensor:
+    """Pictures of a grid, row by row; where there are labels, a column has a label and a style of its own.
+
+    The noise is the same for all clients: what differs between their grids is their style.
+    """
+    net, k = generator.net, min(len(generator.classes), 20) or COLUMNS
+    latent = int(net.latent)  # type: ignore[arg-type]
+    draw = Rng((0,)).child("personal grid")
+    z_c = torch.randn(ROWS, latent, generator=draw.child("content").torch())
+    z_s = torch.randn(k, latent, generator=draw.child("style").torch())
+    z = torch.cat([z_c.repeat_interleave(k, 0), z_s.repeat(ROWS, 1)], 1)
+    x: torch.Tensor = net(z, torch.arange(k).repeat(ROWS) if generator.classes else None)
+    return (x + 1) / 2
+
+
+def draw_personal(plan: Plan, server: State) -> list[Personal]:
+    """Write the grids of a run whose clients have a style; of another, nothing."""
+    from vitrail.nets.padpaf import Generator as Styled
+
+    found: list[Personal] = []
+    folder, labels = plan.folder.clients, plan.data.train.labels
+    for name, held in list(zip(plan.partition.names, plan.partition.indices, strict=True))[:MOST]:
+        private = private_file(folder, name)
+        state = store.load(private)["state"] if private.exists() else {}
+        made = plan.method.products(server, state).get("generator") if state else None
+        generator = open_model(made, plan.data.classes) if made else None
+        if generator is None or not isinstance(generator.net, Styled) or generator.net.style is None:
+            continue
+        classes = generator.classes[:20]
+        seen = set() if labels is None else set(np.unique(labels[held]).tolist())
+        unseen = tuple(c for k, c in enumerate(classes) if labels is not None and k not in seen)
+        path = private.with_suffix(".png")
+        write_grid(path, content_down_style_across(generator), len(classes) or COLUMNS)
+        path.chmod(0o600)
+        found.append(Personal(name, path, classes, unseen))
+    if found:
+        rows = [{"client": p.client, "file": p.path.name, "labels": p.labels, "unseen": p.unseen} for p in found]
+        write_atomically(folder / INDEX, json.dumps(rows, indent=1).encode(), 0o600)
+    return found

@@ -1,0 +1,169 @@
+"""A run's folder: what stands where, and who may write it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.utils import state as store
+from vitrail.utils.atomic import write_atomically
+from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.state import State
+
+OTHER_SPLIT = (
+    ". It was made by version 0.1.0, which split data without a test set of its own by position; this version splits "
+    "by content, so the training pictures are others, and such a run cannot be continued or audited"
+)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One run on disk: settings.toml, metrics.jsonl, ledger.json, samples/, checkpoint, clients/, model and so on."""
+
+    path: Path
+
+    settings = property(lambda self: self.path / "settings.toml")
+    metrics = property(lambda self: self.path / "metrics.jsonl")
+    checkpoint = property(lambda self: self.path / "checkpoint.safetensors")
+    clients = property(lambda self: self.path / "clients")
+    answers = property(lambda self: self.path / "answers")
+    samples = property(lambda self: self.path / "samples")
+    model = property(lambda self: self.path / "model.safetensors")
+    best = property(lambda self: self.path / "best.safetensors")
+    ledger = property(lambda self: self.path / "ledger.json")
+    evaluation = property(lambda self: self.path / "evaluation.json")
+    by_client = property(lambda self: self.path / "clients.json")
+    audit = property(lambda self: self.path / "audit.json")
+    report = property(lambda self: self.path / "report.html")
+    partition = property(lambda self: self.path / "partition.png")
+    nodes = property(lambda self: self.path / "nodes.json")
+    key = property(lambda self: self.path / "run.key")
+    held = property(lambda self: self.path / "round.json")
+
+    def check_free(self) -> None:
+        """Refuse a folder that holds anything."""
+        try:
+            taken = self.path.exists() and any(p.name != ".lock" for p in self.path.iterdir())
+        except OSError as e:
+            raise VitrailError(f"out={self.path} cannot be used: {e.strerror}; choose another folder with out=") from e
+        if self.settings.exists():
+            raise VitrailError(
+                f"out={self.path} already holds a run; go on with it by `vitrail resume {self.path}`, "
+                "or choose another folder with out="
+            )
+        if taken:
+            raise VitrailError(f"out={self.path} holds other files; choose an empty or new folder with out=")
+
+    def begin(self, settings: str) -> None:
+        """Claim a folder for a new run."""
+        self.check_free()
+        write_atomically(self.settings, settings.encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the lock ends with the process, however it ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as e:
+            raise VitrailError(f"{self.path} cannot be written: {e.strerror}; choose another folder with out=") from e
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise VitrailError(
+                f"{self.path} is in use by another process; wait for it, or choose another folder with out="
+            ) from None
+        finally:
+            os.close(handle)
+
+    @property
+    def split(self) -> str | None:
+        """The hold-out split that the run's checkpoint recorded; None for a run of version 0.1.0."""
+        split: str | None = store.load(self.checkpoint).get("split")
+        return split
+
+    def load_checkpoint(self, run: bytes) -> State | None:
+        """The last finished round, or None before the first; one of other settings or data is refused."""
+        try:
+            tree: State = store.load(self.checkpoint)
+        except FileNotFoundError:
+            return None
+        except Malformed as e:
+            raise Malformed(
+                f"{e}; the run cannot go on from it: repeat it with `vitrail run {self.settings} out=...`"
+            ) from e
+        if not isinstance(tree, dict) or tree.get("run") != run:
+            older = isinstance(tree, dict) and "split" not in tree
+            raise VitrailError(
+                f"{self.checkpoint} was made with other settings or other data than {self.settings} names; "
+                "restore them, or start anew in another folder with out=" + OTHER_SPLIT * older
+            )
+        return tree
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append one round to metrics.jsonl."""
+        try:
+            with self.metrics.open("a") as f:
+                f.write(json.dumps(row) + "\n")
+        except OSError as e:
+            raise VitrailError(f"cannot write {self.metrics}: {e.strerror}; free some space, then resume") from e
+
+    def hold(self, row: dict[str, Any]) -> None:
+        """Store the row of a round that is logged once its checkpoint is saved."""
+        write_atomically(self.held, json.dumps(row).encode())
+
+    def unpublished(self, rounds: int) -> dict[str, Any] | None:
+        """The row of the checkpoint's last round where a crash came before it was logged."""
+        try:
+            row: dict[str, Any] = json.loads(self.held.read_text())
+        except FileNotFoundError:
+            return None
+        logged = any(r["round"] == row["round"] for r in self.rows())
+        return row if row["round"] == rounds - 1 and not logged else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rounds logged so far; a line cut off by a crash is not one."""
+        rows = []
+        try:
+            for line in self.metrics.read_text().splitlines():
+                try:
+                    rows.append(json.loads(line))
+                except json.JSONDecodeError:
+                    continue
+        except FileNotFoundError:
+            pass
+        return rows
+
+    def rewind(self, round_: int) -> None:
+        """Forget what was logged of rounds that a checkpoint does not have."""
+        for torn in self.path.rglob(".*.part"):  # files that a kill left half written
+            torn.unlink(missing_ok=True)
+        kept = [json.dumps(row) + "\n" for row in self.rows() if row["round"] < round_]
+        if self.metrics.exists():
+            write_atomically(self.metrics, "".join(kept).encode())
+
+
+def new_folder(method: str, data: str) -> Path:
+    """The next free folder below runs/."""
+    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in data.rsplit("/", 1)[-1])
+    n = 1
+    while (path := Path("runs") / f"{method}-{name}-{n}").exists():
+        n += 1
+    return path
+
+
+def public_name(data: str) -> str:
+    """A data set's name without the path to it: the model file leaves this machine.
+
+    >>> public_name("folder:/home/me/scans"), public_name("cifar10:1")
+    ('folder:scans', 'cifar10:1')
+    """
+    kind, colon, where = data.partition(":")
+    return kind + colon + Path(where).name if kind in ("folder", "npz") else data

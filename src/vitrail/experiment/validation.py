@@ -1,0 +1,116 @@
+"""What can be wrong with settings, in words: the setting, its value and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from vitrail.data.specs import parse_partition, parse_source
+from vitrail.utils.errors import VitrailError
+
+GIVEN = "given"  # data handed over from Python, which no file can name
+NODES = "nodes"  # data that only the nodes of a deployment hold
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with the settings."""
+
+    setting: str
+    value: Any
+    remedy: str
+
+    def __str__(self) -> str:
+        given = (
+            "" if self.value is None else f" = {self.value!r}" if isinstance(self.value, str) else f" = {self.value}"
+        )
+        return f"{self.setting}{given}: {self.remedy}"
+
+
+class BadSettings(VitrailError):
+    """All that is wrong with the settings, at once."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        n = len(problems)
+        head = "1 problem with the settings:" if n == 1 else f"{n} problems with the settings:"
+        super().__init__("\n  ".join([head, *map(str, problems)]))
+
+
+def once(problems: list[Problem]) -> list[Problem]:
+    """One problem a setting: the first says enough."""
+    seen: dict[str, Problem] = {}
+    for p in problems:
+        seen.setdefault(p.setting, p)
+    return list(seen.values())
+
+
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "greater_than_equal": lambda c: f"must be at least {c['ge']:g}",
+    "greater_than": lambda c: f"must be more than {c['gt']:g}",
+    "less_than_equal": lambda c: f"must be at most {c['le']:g}",
+    "less_than": lambda c: f"must be less than {c['lt']:g}",
+    "literal_error": lambda c: f"must be {c['expected']}",
+    "int_parsing": lambda _: "must be a whole number",
+    "int_from_float": lambda _: "must be a whole number",
+    "int_type": lambda _: "must be a whole number",
+    "float_parsing": lambda _: "must be a number",
+    "float_type": lambda _: "must be a number",
+    "string_type": lambda _: "must be a text",
+    "string_too_short": lambda _: "must not be empty",
+    "missing": lambda _: "is missing",
+}
+
+
+def explain(err: Any, known: Mapping[str, str], model: type[BaseModel]) -> Problem | None:
+    """One of pydantic's errors as a person would say it."""
+    key = str(err["loc"][0])
+    if err["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, known, 1, 0.5)
+        hint = f"did you mean {near[0]}?" if near else "`vitrail list METHOD` shows all"
+        return Problem(key, err["input"], f"not a setting; {hint}")
+    if key == "method":
+        return None  # reported where methods are looked up
+    says = _WORDS.get(err["type"], lambda _: str(err["msg"]).lower())(err.get("ctx", {}))
+    default = (
+        model.model_fields[known.get(key, key)].get_default() if known.get(key, key) in model.model_fields else None
+    )
+    return Problem(key, err["input"], says + (f" (default {default})" if default not in (None, "") else ""))
+
+
+def cross_checks(v: Mapping[str, Any]) -> list[Problem]:
+    """What no single setting shows; only looks at settings that are well-formed by themselves."""
+    problems = [
+        Problem(name, v[name], "must be a number, not a truth value")
+        for name in ("size", "clients", "rounds", "per_round", "quorum", "seed", "workers", "grids")
+        if isinstance(v.get(name), bool)
+    ]
+    for name, parse in (("data", parse_source), ("partition", parse_partition)):
+        if isinstance(v.get(name), str) and v[name] not in (GIVEN, NODES):
+            try:
+                parse(v[name])
+            except VitrailError as e:
+                problems.append(Problem(name, v[name], str(e).partition(": ")[2] or str(e)))
+    clients, per_round = v.get("clients"), v.get("per_round")
+    if isinstance(clients, int) and isinstance(per_round, int) and per_round > clients:
+        problems.append(
+            Problem("per_round", per_round, f"more than there are clients ({clients}); leave it out to ask all")
+        )
+    asked = per_round or clients
+    if isinstance(asked, int) and isinstance(v.get("quorum"), int) and v["quorum"] > asked:
+        problems.append(Problem("quorum", v["quorum"], f"more than are asked in a round ({asked})"))
+    if isinstance(v.get("workers"), int) and v["workers"] < 1:
+        problems.append(Problem("workers", v["workers"], "must be at least 1, or auto"))
+    size = v.get("size")
+    if isinstance(size, int) and (size < 8 or size & (size - 1)):
+        problems.append(Problem("size", size, "must be 8, 16, 32, 64, ...: generators double 4x4 pixels"))
+    if isinstance(v.get("features"), str):
+        from vitrail.nets.features import FEATURES
+
+        if v["features"] not in ("auto", *FEATURES):
+            problems.append(Problem("features", v["features"], f"must be one of auto, {', '.join(FEATURES)}"))
+    return problems

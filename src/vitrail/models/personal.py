@@ -1,0 +1,95 @@
+"""A client's own generator: what all share, from a run's checkpoint, joined with what it alone keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vitrail.engines.client import private_file
+from vitrail.experiment import settings as config
+from vitrail.experiment.run_dir import Folder
+from vitrail.methods.base import Model, Task
+from vitrail.models.model_file import Generator, load, open_model
+from vitrail.nets.flat import from_vector, vector_size
+from vitrail.nets.padpaf import parts_of
+from vitrail.utils import state as store
+from vitrail.utils.errors import Malformed, VitrailError, nearest
+
+
+def load_personal(run: str | Path, client: str) -> Generator:
+    """A client's generator; its private part is in its file in the run's clients/ folder, and nowhere else."""
+    generator, own = _of_client(run, client)
+    if not own:
+        method = config.resolve(str(Folder(Path(run)).settings), {}).method
+        raise VitrailError(f"--client {client}: with method={method} clients have no generator of their own")
+    return generator
+
+
+def load_joined(model: str | Path, private: str | Path) -> Generator:
+    """A client's generator from two files, as a node has them: the model that all got, and what this client keeps."""
+    kept = store.load(Path(private))
+    own = kept.get("state") if isinstance(kept, dict) else None
+    own = own.get("personal", own) if isinstance(own, dict) else {}  # Ditto's v_k
+    if not isinstance(own, dict) or "style" not in own:
+        raise VitrailError(f"--client {private}: it holds no style; give a private file of padpaf or ditto")
+
+    def joined(shared: Model) -> Model:
+        if shared.kind != "padpaf":
+            raise Malformed(f"a model of kind {shared.kind!r} takes no style; give that of the same run")
+        tree = dict(shared.tree)
+        with torch.device("meta"):
+            content, style = parts_of(tree)
+        for name, net, vector in (("content", content, own.get("generator")), ("style", style, own["style"])):
+            if vector is not None and vector.size != vector_size(net):
+                raise Malformed(f"{private} has another size of {name}; give the private file of the same run")
+            if vector is not None:
+                tree[name] = from_vector(net.to_empty(device="cpu"), vector).state_dict()
+        return Model(shared.kind, tree)
+
+    generator = load(model, joined)
+    if generator.about.get("run", kept["run"].hex()) != kept["run"].hex():
+        raise VitrailError(f"--client {private}: it is of another run than {model}; give the two files of the same run")
+    return replace(generator, about={**generator.about, "client": Path(private).stem})
+
+
+def load_of_client(run: str | Path, client: str) -> Generator:
+    """What a client draws with: its own generator, or, where it has none, the one that all share."""
+    return _of_client(run, client)[0]
+
+
+def _of_client(run: str | Path, client: str) -> tuple[Generator, bool]:
+    place = Folder(Path(run))
+    if not place.settings.exists():
+        raise VitrailError(f"--client {client}: {run} is no run's folder; give the one that has its clients/")
+    private = private_file(place.clients, client)
+    if not private.exists():
+        known = sorted(p.stem for p in place.clients.glob("*.safetensors"))
+        raise VitrailError(f"--client {client}: that client keeps nothing in {place.clients}; {nearest(client, known)}")
+    settings = config.resolve(str(place.settings), {})
+    shared = load(place.model)
+    method = config.build_method(settings, Task(shared.shape, len(shared.classes), settings.rounds, settings.clients))
+    server, own = store.load(place.checkpoint)["federation"]["server"], store.load(private)["state"]
+    made, plain = method.products(server, own).get("generator"), method.products(server).get("generator")
+    if made is None or not own or (plain is not None and _same(made, plain)):
+        return shared, False
+    return open_model(made, shared.classes, {**shared.about, "client": client}), True
+
+
+def _same(a: Model, b: Model) -> bool:
+    (arrays_a, shape_a), (arrays_b, shape_b) = store.pack(a.tree), store.pack(b.tree)
+    return shape_a == shape_b and all(arrays_a[name].equal(arrays_b[name]) for name in arrays_a)
+
+
+def fixed(generator: Generator, content: int | None = None, style: int | None = None) -> Generator:
+    """A personal generator whose pictures all have the content of a seed, or the style of one."""
+    from vitrail.nets.padpaf import Fixed
+    from vitrail.nets.padpaf import Generator as Styled
+
+    if not isinstance(generator.net, Styled) or generator.net.style is None:
+        raise VitrailError(
+            "--content-seed and --style-seed are for generators with a style, which method=padpaf makes; "
+            "name the client whose style it is with --client"
+        )
+    return replace(generator, net=Fixed(generator.net, content, style))

@@ -1,0 +1,143 @@
+"""State as files: a tree of arrays and plain values, in one safetensors file, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from vitrail.utils.atomic import replacing
+from vitrail.utils.errors import Malformed, VitrailError
+
+Tree = Any  # dict (text keys) | list | tuple | tensor | ndarray | bytes | text | number | bool | None
+State = dict[str, Tree]
+_TREE = "vitrail"  # the metadata key that holds the tree's shape
+
+
+def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
+    """Split a tree into its arrays and a JSON text that says where each belongs."""
+    tensors: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+
+    def keep(kind: str, tensor: torch.Tensor) -> dict[str, str]:
+        name, tensor = str(len(tensors)), tensor.detach().to("cpu").contiguous()
+        if tensor.data_ptr() in seen:
+            tensor = tensor.clone()  # the file format knows no array under two names
+        seen.add(tensor.data_ptr())
+        tensors[name] = tensor
+        return {kind: name}
+
+    def walk(node: Tree, path: str) -> Tree:
+        if isinstance(node, torch.Tensor):
+            return keep("tensor", node)
+        if isinstance(node, np.ndarray):
+            return keep("array", torch.from_numpy(np.require(node, requirements=["C", "W"])))
+        if isinstance(node, bytes):
+            return keep("bytes", torch.from_numpy(np.frombuffer(node, np.uint8).copy()))
+        if isinstance(node, dict):
+            return {"dict": [[k, walk(v, f"{path}/{k}" if path else str(k))] for k, v in node.items()]}
+        if isinstance(node, list | tuple):
+            return {type(node).__name__: [walk(v, f"{path}/{i}") for i, v in enumerate(node)]}
+        if node is None or isinstance(node, str | bool | int):
+            return node
+        if isinstance(node, float) and math.isfinite(node):
+            return node
+        raise VitrailError(
+            f"state at {path!r} is {node!r} ({type(node).__name__}); only arrays and plain finite values can be saved"
+        )
+
+    return tensors, json.dumps(walk(tree, ""))
+
+
+def unpack(tensors: dict[str, torch.Tensor], skeleton: str) -> Tree:
+    """Put a tree together again; each tensor has one place in it, as `pack` writes it."""
+    unused = dict(tensors)
+
+    def walk(node: Tree) -> Tree:
+        if isinstance(node, list):
+            raise ValueError("a list without its kind")
+        if not isinstance(node, dict):
+            return node
+        ((kind, value),) = node.items()
+        if kind in ("tensor", "array", "bytes") and value in tensors and value not in unused:
+            raise ValueError(f"tensor {value!r} is used twice")
+        match kind:
+            case "tensor":
+                return unused.pop(value)
+            case "array":
+                return unused.pop(value).numpy()
+            case "bytes":
+                return unused.pop(value).numpy().tobytes()
+            case "dict":
+                return {k: walk(v) for k, v in value}
+            case "list":
+                return [walk(v) for v in value]
+            case "tuple":
+                return tuple(walk(v) for v in value)
+        raise ValueError(kind)
+
+    return walk(json.loads(skeleton))
+
+
+def tree_digest(tree: Tree) -> str:
+    """A hash of a tree's values: equal before it is saved and after it is loaded.
+
+    >>> tree_digest({"a": np.zeros(2)}) == tree_digest({"a": np.zeros(2)}) != tree_digest({"a": np.ones(2)})
+    True
+    """
+    tensors, skeleton = pack(tree)
+    h = hashlib.blake2b(skeleton.encode(), digest_size=32)
+    for name, tensor in tensors.items():
+        h.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        h.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return h.hexdigest()
+
+
+def finite(tree: Tree) -> bool:
+    """Whether every number of a tree is one."""
+    if isinstance(tree, dict):
+        return all(map(finite, tree.values()))
+    if isinstance(tree, list | tuple):
+        return all(map(finite, tree))
+    if isinstance(tree, torch.Tensor):
+        return bool(torch.isfinite(tree).all())
+    if isinstance(tree, np.ndarray):
+        return tree.dtype.kind != "f" or bool(np.isfinite(tree).all())
+    return not isinstance(tree, float) or math.isfinite(tree)
+
+
+def save(path: Path, tree: Tree, *, private: bool = False) -> None:
+    """Write a tree; a private one is readable by its owner alone."""
+    tensors, skeleton = pack(tree)
+    with replacing(path, 0o600 if private else 0o644) as part:
+        # one key of metadata only: the library writes several in any order
+        safetensors.torch.save_file(tensors, part, {_TREE: skeleton})
+
+
+def load(path: Path) -> Tree:
+    """Read a tree back; a file that is not one is refused by name."""
+    try:
+        # From bytes: the library's reader of files calls Python from within, where Ctrl-C turns into a damaged file.
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as e:
+        raise Malformed(f"{path} is damaged or not a vitrail file ({type(e).__name__}: {e})") from e
+    return loads(raw, str(path))
+
+
+def loads(raw: bytes, name: str) -> Tree:
+    """Read a tree from the bytes of a file; errors call it by `name`."""
+    try:
+        tensors = safetensors.torch.load(raw)
+        about = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
+        return unpack(tensors, about[_TREE])
+    except (SafetensorError, KeyError, ValueError, TypeError, RecursionError, AssertionError) as e:
+        raise Malformed(f"{name} is damaged or not a vitrail file ({type(e).__name__}: {e})") from e

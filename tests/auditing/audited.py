@@ -1,0 +1,20 @@
+"""Runs to be attacked, at a size for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitrail.auditing.attack import Target
+from vitrail.experiment import settings as config
+from vitrail.experiment.plan import prepare
+from vitrail.utils.rng import Rng
+
+TINY: dict[str, Any] = {"data": "digits", "size": 8, "clients": 3, "out": "-"}
+
+
+def target(
+    method: str, canaries: int = 80, seed: int = 1, more: dict[str, Any] | None = None, **settings: Any
+) -> Target:
+    """A run that has not been played: attacks on what clients release need no more."""
+    plan = prepare(config.resolve(method, {**TINY, **settings}))
+    return Target(plan, Rng((seed,)), canaries=canaries, **(more or {}))

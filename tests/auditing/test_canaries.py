@@ -1,0 +1,115 @@
+"""Canaries: an intact mechanism stays within its claim, one whose noise was thrown away is caught."""
+
+import numpy as np
+import pytest
+
+from tests.auditing.audited import target
+from vitrail.auditing import averages, canaries, steps, updates
+from vitrail.auditing.attack import from_one_run, from_trials
+from vitrail.methods.prism import mechanisms as prism_privacy
+from vitrail.privacy import clipping as clip
+from vitrail.privacy import dpfedavg, dpsgd, moments
+from vitrail.privacy.accounting import epsilon
+from vitrail.utils.rng import Rng
+
+
+def no_noise(source, n, sigma):
+    return np.zeros(n)
+
+
+def found(finding):
+    return [lower.epsilon for lower in finding.lowers]
+
+
+@pytest.mark.parametrize("method", ["moments", "prism"])
+def test_noised_moments_stay_within_their_claim_and_show_something(method):
+    finding = canaries.attack(target(method, 64, epsilon=9.8, privacy="moments", width=0.25))
+    assert not any(lower.refutes for lower in finding.lowers)
+    assert finding.lowers[1].epsilon > 1  # an audit that finds nothing at ε = 9.8 is no audit
+    assert finding.lowers[1].claimed == pytest.approx(9.8, rel=1e-3)
+
+
+def test_moments_whose_noise_was_thrown_away_are_caught(monkeypatch):
+    monkeypatch.setattr(moments, "gaussian", no_noise)
+    finding = canaries.attack(target("moments", 64, epsilon=1.0))
+    plain, gaussian, *_ = finding.lowers
+    assert plain.epsilon > plain.claimed
+    assert gaussian.epsilon > 9.8 > gaussian.claimed
+
+
+def test_one_run_with_many_canaries_tells_noise_from_none(monkeypatch):
+    intact = target("moments", 250, epsilon=1.0)
+    bounds = from_one_run(canaries.all_at_once(intact, canaries.Moments(intact)), intact, 1.0)
+    assert not any(lower.refutes for lower in bounds)
+    monkeypatch.setattr(moments, "gaussian", no_noise)
+    bounds = from_one_run(canaries.all_at_once(intact, canaries.Moments(intact)), intact, 1.0)
+    assert all(lower.refutes for lower in bounds)
+
+
+def test_canaries_reach_the_sensitivity_that_is_claimed():
+    for labels in ("auto", "ignore"):
+        attacked = target("moments", labels=labels)
+        found = canaries.Moments(attacked)
+        drawn = canaries.draw(found.summary, 200, found.kinds, Rng((2,)))
+        widest = np.sqrt(np.diag(drawn.gram()).max())
+        assert 0.6 * attacked.plan.method.mechanism.sensitivity < widest
+        assert widest <= attacked.plan.method.mechanism.sensitivity
+
+
+def test_gram_is_that_of_the_differences_written_out():
+    attacked = target("moments")
+    found = canaries.Moments(attacked)
+    drawn = canaries.draw(found.summary, 7, found.kinds, Rng((3,)))
+    U = np.zeros((7, found.kinds, drawn.rows[0].shape[1]))
+    for i in range(7):
+        U[i, drawn.labels[0][i]] += drawn.rows[0][i]
+        U[i, drawn.labels[1][i]] -= drawn.rows[1][i]
+    flat = U.reshape(7, -1)
+    np.testing.assert_allclose(drawn.gram(), flat @ flat.T, atol=1e-9)
+    sums = np.random.default_rng(0).normal(size=U.shape[1:])
+    np.testing.assert_allclose(drawn.along(sums), flat @ sums.ravel(), atol=1e-9)
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "independent"])
+def test_mask_updates_stay_within_their_claim(sampling):
+    finding = updates.attack(
+        target("prism", 60, privacy="mask-update", epsilon=30.0, rounds=1, sampling=sampling, width=0.25)
+    )
+    assert not any(lower.refutes for lower in finding.lowers)
+    assert finding.lowers[1].epsilon > 1
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "independent"])
+def test_mask_updates_without_their_noise_are_caught(sampling, monkeypatch):
+    monkeypatch.setattr(prism_privacy, "gaussian", no_noise)
+    settings = {"privacy": "mask-update", "epsilon": 1.0, "rounds": 1, "sampling": sampling, "width": 0.25}
+    assert any(lower.refutes for lower in updates.attack(target("prism", 80, **settings)).lowers)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_dp_sgd_stays_within_its_claim_and_is_caught_without_noise(rate, monkeypatch):
+    mechanism, attacked = dpsgd.mechanism(1.0, rate, 1, "").with_multiplier(0.8), target("moments")
+    claimed = epsilon([(mechanism.noise, 4)], 1e-5)
+    bounds = from_trials(steps.play(mechanism, 4, 400, Rng((1,))), attacked, claimed, gaussian=rate == 1)
+    assert not any(lower.refutes for lower in bounds)
+    assert bounds[0].epsilon > 0
+    monkeypatch.setattr(clip, "gaussian", no_noise)
+    strict = dpsgd.mechanism(1.0, rate, 1, "").with_multiplier(15.0)
+    claimed = epsilon([(strict.noise, 4)], 1e-5)
+    bounds = from_trials(steps.play(strict, 4, 400, Rng((1,))), attacked, claimed, gaussian=rate == 1)
+    assert bounds[0].refutes
+
+
+def test_dp_fedavg_stays_within_its_claim_and_is_caught_without_noise(monkeypatch):
+    mechanism, attacked = dpfedavg.mechanism(0.5, "D", False).with_multiplier(2.0), target("moments")
+    claimed = epsilon([(mechanism.noise, 3)], 1e-5)
+    bounds = from_trials(averages.play(mechanism, 3, 400, Rng((1,))), attacked, claimed)
+    assert not any(lower.refutes for lower in bounds)
+    assert bounds[1].epsilon > 0.5
+    monkeypatch.setattr(clip, "gaussian", no_noise)
+    assert from_trials(averages.play(mechanism, 3, 400, Rng((1,))), attacked, claimed)[1].refutes
+
+
+def test_attacks_leave_alone_what_is_not_theirs():
+    plain = target("fedgan")
+    assert [m.attack(plain) for m in (canaries, updates, steps, averages)] == [None] * 4

@@ -1,0 +1,154 @@
+"""The command line, as a person uses it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+TINY = ["data=digits", "size=8", "clients=3", "local_steps=1", "batch=10", "workers=1"]
+
+
+def vitrail(*words, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "vitrail.cli.main", *words], capture_output=True, text=True, timeout=120, **more
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    done = vitrail("run", "prism", *TINY, "rounds=2", f"out={folder}")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_help_does_not_import_what_is_slow():
+    code = "import sys; sys.argv = ['vitrail', '--help']\nimport vitrail.cli.main\ntry: vitrail.cli.main.main()\nexcept SystemExit: pass\n"
+    code += "print('SLOW', [m for m in ('torch', 'numpy', 'pydantic', 'matplotlib', 'datasets') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
+    assert "SLOW []" in out
+    assert "resume" in out
+
+
+def test_a_run_reports_rounds_bytes_and_where_things_are(run):
+    folder, said = run
+    assert "round 2: 3/3 clients" in said
+    assert "  up " in said
+    assert "  down " in said
+    assert "not private" in said
+    assert "model.safetensors" in said.replace("\n", "")
+    assert (folder / "model.safetensors").exists()
+
+
+def test_samples_are_a_grid_or_arrays(run, tmp_path):
+    folder, _ = run
+    assert vitrail("sample", str(folder), "-n", "9", "-o", str(tmp_path / "g.png")).returncode == 0
+    assert Image.open(tmp_path / "g.png").size[0] > 50
+    assert vitrail("sample", str(folder), "-n", "9", "--label", "7", "-o", str(tmp_path / "s.npz")).returncode == 0
+    with np.load(tmp_path / "s.npz") as arrays:
+        assert arrays["images"].shape == (9, 8, 8, 1)
+        assert arrays["labels"].tolist() == [7] * 9
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "prsm"], "did you mean prism?"),
+        (["run", "prism", "clients"], "key=value"),
+        (["resume", "nowhere"], "holds no run"),
+        (["sample", "nowhere"], "no model at"),
+        (["run", "prism", "data=npz:/nowhere.npz"], "nowhere.npz"),
+        (["evaluate", "nowhere"], "no model at"),
+        (["report", "nowhere"], "nowhere"),
+        (["compare", "nowhere.toml"], "cannot read nowhere.toml"),
+        (["compare", "rounds=3"], "nothing to compare"),
+        (["compare", "prism", "--seeds", "many"], "--seeds many"),
+    ],
+)
+def test_errors_are_messages_with_remedies_not_tracebacks(words, says, tmp_path):
+    done = vitrail(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_evaluation_is_printed_kept_and_in_the_report(run):
+    folder, _ = run
+    done = vitrail("evaluate", str(folder), "-n", "60", "--metrics", "fd-vitrail,pixels", "--best", "--ensemble")
+    assert done.returncode == 0, done.stderr
+    for word in (
+        "fd-vitrail",
+        "by vitrail-cifar",
+        "stored model",
+        "best round",
+        "mask ensemble",
+        "ssim",
+        "95% intervals",
+    ):
+        assert word in done.stdout.replace("\n", " ")
+    kept = json.loads((folder / "evaluation.json").read_text())
+    assert [c["file"] for c in kept["columns"]] == [f"{n}.safetensors" for n in ("model", "best", "ensemble")]
+    assert "fd-vitrail" in (folder / "report.html").read_text()
+
+
+def test_a_report_of_a_run_or_of_two(run, tmp_path):
+    folder, said = run
+    assert "report.html" in said.replace("\n", "")
+    assert vitrail("report", str(folder), "-o", str(tmp_path / "one.html")).returncode == 0
+    assert "<!DOCTYPE html>" in (tmp_path / "one.html").read_text()
+
+
+def test_sampling_refuses_what_it_cannot_do(run, tmp_path):
+    folder, _ = run
+    assert "ends in .png" in vitrail("sample", str(folder), "-o", str(tmp_path / "x.gif")).stderr
+    assert "not known" in vitrail("sample", str(folder), "--label", "cat", "-o", str(tmp_path / "x.png")).stderr
+    assert "0 to 9" in vitrail("sample", str(folder), "--label", "12", "-o", str(tmp_path / "x.png")).stderr
+
+
+def test_a_place_that_cannot_be_written_is_a_message(run, tmp_path):
+    for words in (["sample", str(run[0]), "-o", "/nowhere/a.npz"], ["sample", str(run[0]), "-o", "/nowhere/a.png"]):
+        done = vitrail(*words)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        assert "/nowhere" in done.stderr
+
+
+def test_list_names_every_method_source_partition_and_setting():
+    from vitrail.data.catalog import PARTITIONS, SOURCES
+    from vitrail.methods import METHODS
+
+    said = vitrail("list", env={**os.environ, "COLUMNS": "200"}).stdout
+    assert all(name in said for name in (*METHODS, *SOURCES, *PARTITIONS))
+    settings = vitrail("list", "fedgan", env={**os.environ, "COLUMNS": "200"}).stdout
+    assert "sync=d&g" in settings
+    assert "from=" in settings
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(tmp_path):
+    folder = tmp_path / "run"
+    words = [sys.executable, "-m", "vitrail.cli.main", "run", "prism", *TINY, "rounds=400", f"out={folder}"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (folder / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"vitrail resume {folder}" in err
+    assert "Traceback" not in err
+
+
+def test_a_partition_can_be_drawn_without_training(tmp_path):
+    out = tmp_path / "p.png"
+    done = vitrail("partition", str(out), "data=digits", "size=8", "clients=5", "partition=classes:2")
+    assert done.returncode == 0, done.stderr
+    assert Image.open(out).size[0] > 100
+    assert [p.name for p in Path(tmp_path).iterdir()] == ["p.png"]

@@ -1,0 +1,81 @@
+"""Which images are held out where a data set has no test set of its own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitrail.data.dataset import Pictures
+from vitrail.data.holdout import hold_out
+from vitrail.utils.errors import VitrailError
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (200, 1, 8, 8), np.uint8)
+
+
+def content(pictures: Pictures) -> list[bytes]:
+    return [image.tobytes() for image in pictures.pixels]
+
+
+@given(order=st.permutations(range(40)), gone=st.sets(st.integers(0, 39), max_size=20), share=st.floats(0, 0.9))
+def test_no_image_changes_sides_when_others_are_removed_or_reordered(
+    order: list[int], gone: set[int], share: float
+) -> None:
+    _, test = hold_out(Pictures(IMAGES), share)
+    held = set(content(test))
+    some = Pictures(IMAGES).take(np.array([i for i in order if i not in gone]))
+    try:
+        train, test = hold_out(some, share)
+    except VitrailError:
+        assert set(content(some)) <= held
+        return
+    assert content(train) == [image for image in content(some) if image not in held]
+    assert content(test) == [image for image in content(some) if image in held]
+
+
+def test_labels_and_groups_do_not_change_sides() -> None:
+    bare = Pictures(IMAGES)
+    described = replace(bare, labels=np.arange(200) % 7, groups=np.arange(200) // 50)
+    train, test = hold_out(described, 0.3)
+    assert (content(train), content(test)) == tuple(map(content, hold_out(bare, 0.3)))
+    assert test.labels is not None
+    index = [content(bare).index(image) for image in content(test)]
+    assert test.labels.tolist() == [i % 7 for i in index]
+
+
+def test_duplicates_are_on_the_same_side() -> None:
+    train, test = hold_out(Pictures(np.concatenate([IMAGES, IMAGES[::-1]])), 0.4)
+    assert not set(content(train)) & set(content(test))
+    assert len(train) + len(test) == 400
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
+def test_the_share_is_met_up_to_binomial_deviation(share: float) -> None:
+    n = 20_000
+    _, test = hold_out(Pictures(RNG.integers(0, 256, (n, 1, 4, 4), np.uint8)), share)
+    assert abs(len(test) - n * share) < 5 * (n * share * (1 - share)) ** 0.5
+
+
+def test_a_larger_share_holds_out_the_same_images_and_more() -> None:
+    held = [set(content(hold_out(Pictures(IMAGES), share)[1])) for share in (0.0, 0.1, 0.3, 0.8)]
+    assert all(a < b for a, b in pairwise(held))
+    assert not held[0]
+
+
+def test_which_images_are_held_out_never_changes() -> None:
+    pixels = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1)
+    _, test = hold_out(Pictures(pixels), 0.2)
+    assert test.pixels.ravel().tolist() == [3, 5, 8, 13, 15, 21, 22, 34, 35, 38]
+
+
+def test_sixty_thousand_images_are_split_within_two_seconds() -> None:
+    pictures = Pictures(np.zeros((60_000, 1, 32, 32), np.uint8))
+    began = time.perf_counter()
+    hold_out(pictures, 0.0)
+    assert time.perf_counter() - began < 2

@@ -1,0 +1,293 @@
+"""`ask` over a Grid in memory: who is late, who comes back, who is refused. The nodes run the real ClientApp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from tests.engines.flower.descriptions import NASTY
+from tests.federation import quick
+from vitrail.engines.client import Client
+from vitrail.engines.flower.client import client_app
+from vitrail.engines.flower.description import Description
+from vitrail.engines.flower.engine import Flower
+from vitrail.engines.flower.messages import packed
+from vitrail.engines.flower.roster import Roster
+from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.replies import Failure
+from vitrail.engines.rounds import Outcome
+from vitrail.utils.errors import VitrailError
+
+METHOD = quick("fedavg")
+TERMS = Terms({"method": "fedavg"}, "00" * 16, (1, 8, 8), tuple("0123456789"), 3)
+
+
+@dataclass
+class Echo:
+    """A party that says back what it hears."""
+
+    name: str
+    key: str = "0" * 64
+    shape: tuple[int, ...] = TERMS.shape
+    classes: tuple[str, ...] = TERMS.classes
+    kept: list[bytes] = field(default_factory=list)
+
+    def opened(self, text: str, carried: bytes, what: str) -> bytes:
+        return carried
+
+    def closed(self, request: bytes, reply: bytes, what: str) -> bytes:
+        return reply
+
+    def describe(self, terms: Terms) -> Description:
+        return Description(self.name, self.key, self.shape, self.classes)
+
+    def client(self, terms: Terms) -> Client:
+        return self  # type: ignore[return-value]
+
+    def answer(self, request: bytes) -> bytes:
+        return f"{self.name}:".encode() + request
+
+    def keep(self, terms: Terms, model: bytes) -> None:
+        self.kept.append(model)
+
+
+class InMemory(Grid):
+    """Nodes by number; one whose number is in `silent` gets messages and says nothing until it is let speak."""
+
+    def __init__(self, nodes: dict[int, Echo]) -> None:
+        self.nodes, self.silent = nodes, set[int]()
+        self.spoils: dict[int, Callable[[Message], Message]] = {}
+        self.pushed: list[tuple[int, str]] = []
+        self.ready: dict[str, Message] = {}
+        self.held: list[tuple[int, Message]] = []
+
+    def set_run(self, run: object) -> None: ...
+    @property
+    def run(self) -> None: ...
+    def create_message(self, *args: object, **kwargs: object) -> Message: ...
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]: ...
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            node, name = message.metadata.dst_node_id, f"m{len(self.pushed)}"
+            message.metadata.__dict__["_message_id"] = name
+            self.pushed.append((node, message.metadata.message_type))
+            ids.append(name)
+            if node in self.silent and message.metadata.message_type == "train":
+                self.held.append((node, message))
+            else:
+                self.say(node, message)
+        return ids
+
+    def say(self, node: int, message: Message) -> None:
+        party = self.nodes[node]
+        context = Context(1, node, {"name": party.name}, RecordDict(), {})
+        reply = client_app(lambda _: party)(message=message, context=context)
+        spoil = self.spoils.get(node) if message.metadata.message_type == "train" else None
+        self.ready[message.metadata.message_id] = spoil(message) if spoil else reply
+
+    def speak(self, node: int) -> None:
+        """Let a node say what it kept back."""
+        self.silent.discard(node)
+        for of, message in self.held:
+            if of == node:
+                self.say(node, message)
+        self.held = [(of, m) for of, m in self.held if of != node]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self.ready.pop(m) for m in list(message_ids) if m in self.ready]
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.engines.flower.roster.EVERY", 0.02)
+    monkeypatch.setattr("vitrail.engines.flower.engine._RESTS", (0.02, 0.04))
+    for name in ("run_id", "node_id", "task_id"):  # Flower makes messages within a task only
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+
+
+def three(timeout: float = 0.4) -> tuple[InMemory, Roster, Flower]:
+    grid = InMemory({n: Echo(name) for n, name in ((7, "a"), (8, "b"), (9, "c"))})
+    roster = Roster(grid, TERMS, timeout)
+    return grid, roster, Flower(grid, roster, METHOD)
+
+
+def test_every_client_is_asked_and_answers():
+    _, _, engine = three()
+    assert dict(engine.ask((c, b"x") for c in "abc")) == {c: f"{c}:x".encode() for c in "abc"}
+
+
+def test_who_is_silent_fails_and_its_late_answer_is_dropped():
+    grid, _, engine = three()
+    grid.silent = {8}
+    answers = dict(engine.ask((c, b"1") for c in "abc"))
+    assert answers["b"] == Failure("did not answer within 0.4 s")
+    assert (answers["a"], answers["c"]) == (b"a:1", b"c:1")
+    grid.speak(8)  # to round 1, when it is over
+    assert dict(engine.ask((c, b"2") for c in "abc")) == {c: f"{c}:2".encode() for c in "abc"}
+
+
+def test_a_client_is_asked_again_where_flower_failed_and_the_bytes_count():
+    grid, _, engine = three()
+    failing = [_error, lambda m: Message(Error(8, "ClientApp stopped responding."), reply_to=m)]
+    grid.spoils[8] = lambda m: failing.pop(0)(m) if failing else Message(packed("", b"b:at last"), reply_to=m)
+    assert dict(engine.ask([("b", b"12345")])) == {"b": b"b:at last"}
+    assert grid.pushed.count((8, "train")) == 3
+    first, second = Outcome(0, down={"b": 5}), Outcome(1)
+    engine.count(first)
+    engine.count(second)
+    assert (first.down, second.down) == ({"b": 15}, {})
+
+
+def test_none_waits_for_one_answer_before_more_is_asked():
+    _, _, engine = three()
+    taken: list[str] = []
+
+    def requests():
+        yield "a", b"1"
+        yield None
+        taken.append("after None")
+        yield "b", b"1"
+
+    answers = engine.ask(requests())
+    assert next(answers) == ("a", b"a:1")
+    assert not taken
+    assert next(answers) == ("b", b"b:1")
+
+
+def test_no_more_than_most_are_under_way():
+    grid, roster, _ = three()
+    engine = Flower(grid, roster, METHOD, most=1)
+    grid.silent = {7, 8, 9}
+    answers = engine.ask((c, b"1") for c in "abc")
+    assert next(answers)[0] == "a"
+    assert [node for node, kind in grid.pushed if kind == "train"] == [7]
+
+
+def test_a_node_that_comes_back_under_another_number_is_asked_there():
+    grid, _, engine = three(5.0)
+    grid.silent = {8}
+    answers = engine.ask((c, b"1") for c in "abc")
+    assert {next(answers)[0], next(answers)[0]} == {"a", "c"}
+    grid.nodes[12] = Echo("b")  # the same key: it was restarted; the old number is still listed
+    assert next(answers) == ("b", b"b:1")
+
+
+def test_a_second_node_of_a_name_is_refused_until_the_first_is_gone():
+    grid, roster, engine = three()
+    dict(engine.ask([("b", b"1")]))
+    grid.nodes[12] = Echo("b", key="1" * 64)
+    roster.wait(["b"], 0.2)
+    roster.looked = 0.0
+    roster.look()
+    assert roster.problems() == ["b: another node has this name already"]
+    assert roster.node("b") == 8
+    del grid.nodes[8]
+    roster.looked = 0.0
+    roster.look()
+    assert roster.node("b") == 12
+
+
+def test_a_node_with_other_pictures_or_labels_is_refused_by_name():
+    grid, roster, engine = three()
+    grid.nodes[8].shape = (3, 8, 8)
+    grid.nodes[9].classes = ("cat", "dog")
+    answers = dict(engine.ask((c, b"1") for c in "abc"))
+    assert answers["a"] == b"a:1"
+    assert isinstance(answers["b"], Failure)
+    assert roster.problems() == [
+        "b: its pictures are 3 x 8 x 8, the others' are 1 x 8 x 8",
+        f"c: its labels are cat, dog; the others' are {', '.join('0123456789')}",
+    ]
+
+
+def test_gathering_takes_the_kind_that_most_nodes_hold_and_says_who_is_missing():
+    grid, _, _ = three()
+    grid.nodes[8].shape = (3, 8, 8)
+    roster = Roster(grid, Terms({"method": "fedavg"}), 0.3)
+    assert roster.gather(2) == ["a", "c"]
+    assert roster.terms.shape == (1, 8, 8)
+    with pytest.raises(VitrailError, match=r"2 of 3 nodes are there .*\(a, c\); b: its pictures are 3 x 8 x 8"):
+        Roster(grid, Terms({"method": "fedavg"}), 0.3).gather(3)
+
+
+class Odd(Echo):
+    """A node that describes itself by any text."""
+
+    def describe(self, terms: Terms) -> Description:
+        return SimpleNamespace(text=lambda: self.name)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("said", NASTY.values(), ids=NASTY)
+def test_whatever_one_node_says_of_itself_the_others_take_part(said):
+    grid, _, _ = three()
+    grid.nodes[8] = Odd(said)
+    roster = Roster(grid, Terms({"method": "fedavg"}), 5.0)
+    assert roster.gather(2) == ["a", "c"]
+    (problem,) = roster.problems()
+    assert problem.isprintable()
+    assert len(problem) <= 500
+    assert dict(Flower(grid, roster, METHOD).ask((c, b"1") for c in "ac")) == {c: f"{c}:1".encode() for c in "ac"}
+
+
+def test_an_unforeseen_error_while_a_node_is_heard_excludes_that_node_alone(monkeypatch):
+    real = Description.read
+
+    def fails(text: str) -> Description:
+        if '"b"' in text:
+            raise MemoryError
+        return real(text)
+
+    monkeypatch.setattr(Description, "read", staticmethod(fails))
+    grid, _, _ = three()
+    roster = Roster(grid, Terms({"method": "fedavg"}), 5.0)
+    assert roster.gather(2) == ["a", "c"]
+    assert roster.problems() == ["MemoryError"]
+
+
+def _too_large(message: Message) -> Message:
+    return Message(packed("", bytes(2**26)), reply_to=message)
+
+
+def _no_bytes(message: Message) -> Message:
+    return Message(RecordDict({"x": ConfigRecord({"y": 1})}), reply_to=message)
+
+
+def _floats(message: Message) -> Message:
+    array = Array("float32", (1,), "numpy.ndarray", b"1234")
+    content = RecordDict({"bytes": ArrayRecord({"vitrail": array}), "text": ConfigRecord({"vitrail": ""})})
+    return Message(content, reply_to=message)
+
+
+def _error(message: Message) -> Message:
+    return Message(Error(2, "it\nbroke\x1b[31m " + "x" * 500), reply_to=message)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (_too_large, "reply refused: a message of 67,108,864 bytes; at most"),
+        (_no_bytes, "reply refused: the message does not hold one array"),
+        (_floats, "reply refused: the message does not hold one array"),
+        (_error, "its node failed: it broke�[31m xxx"),
+    ],
+)
+def test_what_is_no_reply_is_a_failure_with_a_clean_reason(spoil, says):
+    grid, _, engine = three()
+    grid.spoils[8] = spoil
+    answers = dict(engine.ask((c, b"1") for c in "abc"))
+    assert isinstance(answers["b"], Failure)
+    assert answers["b"].reason.startswith(says)
+    assert len(answers["b"].reason) < 300
+    assert answers["b"].reason.isprintable()
+    assert answers["c"] == b"c:1"

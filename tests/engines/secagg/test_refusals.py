@@ -1,0 +1,370 @@
+"""What a server that looks closely sees of secure aggregation, and who is refused."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from tests.engines.secagg.adds import FIVE, Adds, adds_up, numbers, play_round, secure
+from tests.engines.toy import Toy
+from tests.federation import RUN, digits, federate, quick, shares
+from vitrail.engines.replies import Failure
+from vitrail.engines.rounds import Federation, play
+from vitrail.engines.secagg import primitives
+from vitrail.engines.secagg import shares as secagg
+from vitrail.engines.secagg.integers import layout
+from vitrail.engines.secagg.server import check_secure
+from vitrail.engines.secagg.shares import SHOWN
+from vitrail.engines.simulation import Crew
+from vitrail.methods.base import Declared, Task
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.keys import Key
+from vitrail.utils.rng import Rng
+from vitrail.wire.message import Kind, Message, decode, encode, make_part
+
+
+@pytest.fixture(autouse=True)
+def _fast_disk(monkeypatch):
+    """Files are written as ever, but no test here cuts the power."""
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+
+
+# -- what the server sees -----------------------------------------------------------------------------------------------
+
+
+def seen(heard, exchange):
+    return {c: decode(a).parts for c, e, a in heard if e == exchange}
+
+
+def test_no_clients_numbers_are_in_what_the_server_gets(tmp_path):
+    wide = Wide(Task((1, 8, 8), 0, 3, 5, secure=3))
+    _, outcome, heard = play_round(wide, tmp_path)
+    assert not outcome.void
+    everything = b"".join(a for *_, a in heard)
+    kind = layout(wide.declares(), 5, 5)["bits"]
+    for k in range(5):
+        bits = wide.bits(f"client-{k}")
+        for form in (np.packbits(bits).tobytes(), bits.tobytes(), kind.pack(kind.words(bits))):
+            assert form[:8] not in everything
+            assert form[-8:] not in everything
+
+
+def test_masked_numbers_are_uniform_and_do_not_tell_the_data(tmp_path):
+    """All ones or all zeros under equal masks: each alone is uniform, as is every difference of two clients'."""
+    masked = {}
+    for ones in (False, True):
+        wide = Wide(Task((1, 8, 8), 0, 3, 5, secure=3), ones)
+        _, _, heard = play_round(wide, tmp_path / str(ones))
+        kind = layout(wide.declares(), 5, 5)["bits"]
+        masked[ones] = [kind.unpack(seen(heard, 2)[c][0].array()) for c in FIVE]
+    for words in (*masked[False], *masked[True], (masked[True][0] - masked[True][1]) % 8):
+        assert chisquare(np.bincount(words, minlength=8)).pvalue > 1e-4
+    for one, other in itertools.combinations(masked[True], 2):
+        table = np.bincount(one.astype(int) * 8 + other, minlength=64)
+        assert chisquare(table).pvalue > 1e-4
+
+
+def test_data_changes_nothing_in_the_other_exchanges(tmp_path):
+    heard = [play_round(Adds(salt=s), tmp_path / str(s))[2] for s in (0, 1)]
+    for exchange in (0, 1, 3, 4):
+        assert seen(heard[0], exchange) == seen(heard[1], exchange)
+    lengths = [[len(a) for *_, a in h] for h in heard]
+    assert lengths[0] == lengths[1]
+    assert seen(heard[0], 2) != seen(heard[1], 2)
+
+
+def test_masks_are_fresh_each_round_and_for_each_run_seed(tmp_path):
+    fed, _, first = play_round(Adds(), tmp_path / "a")
+    _, _, second = play_round(Adds(), tmp_path / "a", fed=fed)
+    _, _, other = play_round(Adds(), tmp_path / "b", seed=6)
+    keys = [p[0].payload for h in (first, second, other) for p in seen(h, 0).values()]
+    assert len(set(keys)) == 15
+
+
+def test_keys_come_from_the_operating_system_in_deployment(tmp_path):
+    method = Adds(Task((1, 8, 8), 0, 3, 5, secure=3, entropy="os"))
+    fed, _, one = play_round(method, tmp_path / "a", {"client-1": 2})
+    _, _, other = play_round(method, tmp_path / "b")
+    assert adds_up(fed, [c for c in FIVE if c != "client-1"])
+    assert seen(one, 0)["client-0"] != seen(other, 0)["client-0"]
+
+
+class Wide(Adds):
+    """Many bits: all ones, all zeros, or drawn."""
+
+    def __init__(self, task, ones=None):
+        super().__init__(task)
+        object.__setattr__(self, "ones", ones)
+
+    def declares(self):
+        return {"bits": Declared("sum", "u1", 8000, limit=1, least=0)}
+
+    def bits(self, client):
+        if self.ones is not None:
+            return np.full(8000, self.ones, np.uint8)
+        return np.random.default_rng([1, int(client[-1])]).integers(0, 2, 8000).astype(np.uint8)
+
+    def client_round(self, state, message, data, rng):
+        state, reply = super().client_round(state, message, data, rng)
+        return state, replace(reply, parts={"bits": self.bits(state["name"])})
+
+
+# -- who is refused -----------------------------------------------------------------------------------------------------
+
+
+def questions(folder, exchange, leaves=None):
+    """A client as it stands before an exchange, and the honest question of it."""
+    asked = {}
+    crew = Crew(Adds(), RUN, Rng((5,)), shares(5, each=2), folder)
+
+    class Stop(Exception):
+        pass
+
+    def ask(requests):
+        for client, request in requests:
+            if decode(request).header.exchange == exchange:
+                asked[client] = request
+                if len(asked) == 5 - len(leaves or {}):
+                    raise Stop
+                continue
+            gone = (leaves or {}).get(client, 9) <= decode(request).header.exchange
+            yield client, Failure("gone") if gone else crew.client(client, digits().train).answer(request)
+
+    with pytest.raises(Stop):
+        play(Adds(), Federation(0, Adds().server_init(None)), RUN, FIVE, ask, Rng((5,)))
+    return crew.client("client-0", digits().train), asked["client-0"]
+
+
+def refusal(client, request):
+    message = decode(client.answer(request))
+    assert message.header.kind is Kind.FAILED
+    return bytes(message.parts[0].array()).decode()
+
+
+def alive(request, *bits):
+    message = decode(request)
+    return encode(Message(message.header, (make_part("secagg.alive", "u1", np.array(bits, np.uint8)),)))
+
+
+def test_a_server_that_asks_for_both_shares_of_a_peer_is_refused(tmp_path):
+    client, request = questions(tmp_path, 3)
+    assert decode(client.answer(request)).header.kind is Kind.REPLY
+    assert "replay is refused" in refusal(client, alive(request, 1, 1, 1, 1, 0))
+    later = decode(alive(request, 1, 1, 1, 1, 0))
+    later = encode(replace(later, header=replace(later.header, exchange=5)))
+    assert "does not follow" in refusal(client, later)
+    twice = replace(decode(request), parts=(*decode(request).parts, *decode(request).parts))
+    assert "two parts have the same name" in refusal(client, encode(twice))
+
+
+@pytest.mark.parametrize(
+    ("bits", "why"),
+    [((0, 1, 1, 1, 1), "stays secret"), ((1, 1, 0, 0, 0), "nothing is opened"), ((1, 1, 1, 1), "not 5 bits")],
+)
+def test_a_question_that_would_open_too_much_is_refused(tmp_path, bits, why):
+    client, request = questions(tmp_path, 3)
+    assert why in refusal(client, alive(request, *bits))
+    assert decode(client.answer(request)).header.kind is Kind.REPLY  # an honest one is answered still
+
+
+def test_clients_that_shared_nothing_do_not_count_towards_the_threshold(tmp_path):
+    client, request = questions(tmp_path, 3, {"client-3": 1, "client-4": 1})
+    assert "nothing is opened" in refusal(client, alive(request, 1, 1, 0, 1, 1))
+
+
+@pytest.mark.parametrize("exchange", [1, 2, 3, 4])
+def test_an_exchange_out_of_turn_is_refused(tmp_path, exchange):
+    _, request = questions(tmp_path / "a", exchange)
+    stranger = Crew(Adds(), RUN, Rng((5,)), shares(5), tmp_path / "b").client("client-0", digits().train)
+    assert refusal(stranger, request)
+    assert not stranger.path.exists()
+
+
+_PUBLIC = primitives.public(bytes(32))
+SHARES = {
+    "too few clients": (lambda m: _named(m, FIVE[:2]), "2 clients take part"),
+    "too many": (lambda m: _named(m, [*FIVE, "client-5"]), "6 clients take part"),
+    "one twice": (lambda m: _named(m, [*FIVE[:4], "client-1"]), "names one twice"),
+    "without this client": (lambda m: _named(m, FIVE[1:]), "leaves 'client-0' out"),
+    "no list": (lambda m: replace(m, parts=m.parts[1:]), "does not name the clients"),
+    "no keys": (lambda m: replace(m, parts=m.parts[:-1]), "has 0 bytes"),
+    "one key for two": (lambda m: _keyed(m, 1, _keys(m)[2]), "not those of the clients, one each"),
+    "a short key": (lambda m: _keyed(m, 1, bytes(79)), "has 783 bytes; 880 are needed"),
+    "a key of zeros": (lambda m: _keyed(m, 1, _signed(bytes(32))), "no public key"),
+    "keys of another round": (lambda m: _keyed(m, 1, _signed(_PUBLIC, round_=1)), "not signed for this round"),
+    "keys of another run": (lambda m: _keyed(m, 1, _signed(_PUBLIC, run=bytes(16))), "not signed for this round"),
+    "keys of another client": (lambda m: _keyed(m, 1, _signed(_PUBLIC, name="client-2")), "not signed for this round"),
+    "another key for this client": (lambda m: _keyed(m, 0, _signed(bytes(32))), "this client's among them"),
+}
+
+
+def _named(m, names):
+    import json
+
+    text = np.frombuffer(json.dumps(names, separators=(",", ":")).encode(), np.uint8)
+    return replace(m, parts=(make_part("secagg.who", "bytes", text), *m.parts[1:]))
+
+
+def _keys(m):
+    raw = m.parts[1].payload
+    return [raw[k : k + SHOWN] for k in range(0, len(raw), SHOWN)]
+
+
+def _signed(public, run=RUN, round_=0, name="client-1"):
+    """Keys for letters and masks as a client would show them."""
+    key, shown = Key(bytes(31) + b"\x01"), public + public + bytes(16)
+    return shown + key.public + key.sign(*secagg._shows(run, round_, name, shown))
+
+
+def _keyed(m, at, raw):
+    keys = _keys(m)
+    keys[at] = raw
+    text = np.frombuffer(b"".join(keys), np.uint8)
+    return replace(m, parts=(m.parts[0], make_part("secagg.keys", "bytes", text)))
+
+
+@pytest.mark.parametrize("lie", SHARES)
+def test_a_server_that_lies_about_who_takes_part_is_refused(tmp_path, lie):
+    client, request = questions(tmp_path, 1)
+    change, why = SHARES[lie]
+    assert why in refusal(client, encode(change(decode(request))))
+
+
+def test_letters_that_were_touched_swapped_or_withheld_are_refused(tmp_path):
+    client, request = questions(tmp_path, 2)
+    m = decode(request)
+    own, senders, letters = m.parts[:-2], *m.parts[-2:]
+    raw = letters.payload
+
+    def sent(raw, *bits):
+        parts = (
+            (make_part(senders.name, "u1", np.uint8(bits)) if bits else senders),
+            replace(letters, payload=raw, shape=(len(raw),)),
+        )
+        return encode(Message(m.header, (*own, *parts)))
+
+    for bad, why in (
+        (sent(bytes([raw[0] ^ 1]) + raw[1:]), "letter from 'client-1' is refused"),
+        (sent(raw[82:164] + raw[:82] + raw[164:]), "is refused"),
+        (sent(raw[82:]), "has 246 bytes; 328 are needed"),
+        (sent(raw[:82], 1, 1, 0, 0, 0), "at least 2 are needed"),
+        (sent(raw, 1, 1, 1, 1), "not 5 bits"),
+    ):
+        assert why in refusal(client, bad)
+    assert decode(client.answer(request)).header.kind is Kind.REPLY
+
+
+@pytest.mark.parametrize("exchange", range(5))
+@pytest.mark.parametrize("kind", ["garbage", "short", "zeros"])
+def test_a_client_that_sends_rubbish_is_left_out_and_the_sum_is_right(tmp_path, exchange, kind):
+    def spoil(client, e, answer):
+        if (client, e) != ("client-1", exchange):
+            return answer
+        m = decode(answer)
+        first = m.parts[0]
+        size = 82 if e == 1 else len(first.payload)  # of its letters only that to client-0
+        bad = {"garbage": b"\xf0" * size, "short": first.payload[1:size], "zeros": bytes(size)}[kind]
+        raw = bad + first.payload[size:]
+        return encode(replace(m, parts=(replace(first, payload=raw, shape=(len(raw),)), *m.parts[1:])))
+
+    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
+    if exchange >= 3:  # its numbers are in; its signature and its shares are not needed
+        assert adds_up(fed, FIVE)
+    elif exchange == 1 and kind != "short":  # its letter does not open: the addressee, client-0, cannot go on
+        assert "letter from 'client-1'" in outcome.left_out["client-0"]
+        assert adds_up(fed, FIVE[1:])
+    elif exchange == 2 and kind != "short":  # numbers under another mask look like any others: the sum shows it
+        assert "a sum out of range" in outcome.void
+    elif exchange == 0 and kind == "garbage":
+        assert outcome.left_out or outcome.void
+    else:
+        assert "refused" in outcome.left_out["client-1"]
+        assert adds_up(fed, [c for c in FIVE if c != "client-1"])
+
+
+@pytest.mark.parametrize("exchange", range(4))
+def test_a_reply_of_another_shape_is_refused_in_every_exchange_and_the_sum_is_right(tmp_path, exchange):
+    def spoil(client, e, answer):
+        m = decode(answer)
+        parts = tuple(replace(p, shape=(1, *p.shape)) for p in m.parts)
+        return encode(replace(m, parts=parts)) if (client, e) == ("client-1", exchange) else answer
+
+    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
+    assert not outcome.void
+    assert exchange == 3 or "declared is" in outcome.left_out["client-1"]
+    assert adds_up(fed, FIVE if exchange == 3 else [c for c in FIVE if c != "client-1"])
+
+
+def test_two_that_lie_about_their_shares_void_the_round(tmp_path):
+    def spoil(client, exchange, answer):
+        m = decode(answer)
+        if exchange != 4 or client not in FIVE[:2]:
+            return answer
+        return encode(replace(m, parts=(replace(m.parts[0], payload=bytes(len(m.parts[0].payload))),)))
+
+    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
+    assert "do not fit it: a client lied" in outcome.void
+    assert fed.server["closed"] == 0
+
+
+def test_a_lying_client_voids_the_round_and_the_run_goes_on(tmp_path, monkeypatch):
+    """It sends 7 where a bit was declared, under honest masks."""
+    from vitrail.engines.secagg.integers import Whole
+
+    honest = Whole.words
+
+    def lie(self, array):
+        words = honest(self, array)
+        return words + np.uint8(7) if self.width == 3 and array is not None and lying else words
+
+    monkeypatch.setattr(Whole, "words", lie)
+    lying = True
+    fed, outcome, _ = play_round(Adds(), tmp_path)
+    assert outcome.void == "a sum out of range: a client lied; it cannot be singled out"
+    assert fed.server["closed"] == 0
+    lying = False
+    fed, outcome, _ = play_round(Adds(), tmp_path, fed=fed)
+    assert adds_up(fed, FIVE, t=1)
+
+
+def test_a_value_beyond_what_was_declared_does_not_leave_an_honest_client(tmp_path, monkeypatch):
+    honest = Adds.client_round
+
+    def large(self, state, message, data, rng):
+        state, reply = honest(self, state, message, data, rng)
+        if state["name"] == "client-2":
+            reply = replace(reply, parts={**reply.parts, "x": np.full(5, 4.5, np.float32)})
+        return state, reply
+
+    monkeypatch.setattr(Adds, "client_round", large)
+    fed, outcome, _ = play_round(Adds(), tmp_path)
+    assert outcome.left_out == {"client-2": "its part 'x' cannot be sent: it holds 4.5, outside -4 to 4"}
+    assert adds_up(fed, [c for c in FIVE if c != "client-2"])
+
+
+def test_what_cannot_be_added_unseen_is_refused_before_the_run():
+    with pytest.raises(VitrailError, match="note, own singly"):
+        check_secure(secure(Toy(), 2))
+    with pytest.raises(VitrailError, match="singly"):
+        check_secure(secure(quick("mdgan"), 2))
+    with pytest.raises(VitrailError, match="klms"):
+        check_secure(secure(quick("prism", coding="klms"), 2))
+    for threshold in (1, 2, 6):
+        with pytest.raises(VitrailError, match="use 3 to 5"):
+            check_secure(secure(Adds(), threshold))
+    for fine in (Adds(), secure(Adds(), 5), secure(Toy(), 0), secure(quick("prism"), 2), secure(quick("fedgan"), 3)):
+        check_secure(fine)
+
+
+def test_a_client_without_pictures_says_so_before_others_count_on_it(tmp_path):
+    holds = {**shares(), "client-0": np.arange(0)}
+    _, outcomes, traffic = federate(Adds(Task((1, 8, 8), 0, 1, 3, secure=2)), tmp_path, holds=holds)
+    assert "no pictures" in outcomes[0].left_out["client-0"]
+    assert not outcomes[0].void
+    assert len([c for c, _ in traffic.requests if c == "client-0"]) == 1
+
+
+def test_numbers_differ_between_clients():
+    assert not np.array_equal(numbers("client-0", 0)["bits"], numbers("client-1", 0)["bits"])

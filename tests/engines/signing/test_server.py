@@ -1,0 +1,261 @@
+"""Signed messages: a run's bits stay the same, and nobody speaks for somebody else."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.engines.secagg.adds import FIVE, Adds, adds_up
+from tests.engines.toy import Free, Toy
+from tests.federation import RUN, digits, federate, quick, same, shares
+from vitrail.engines.async_rounds import stretch
+from vitrail.engines.journal import Journal
+from vitrail.engines.replies import Failure
+from vitrail.engines.rounds import Federation, play
+from vitrail.engines.signing.client import Signed
+from vitrail.engines.signing.server import Names, Server
+from vitrail.engines.simulation import Crew
+from vitrail.methods.base import Task
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.keys import SIGNATURE, Key
+from vitrail.utils.rng import Rng
+from vitrail.wire.message import decode, encode
+
+PLAIN = Adds(Task((1, 8, 8), 0, 3, 5))  # no secure sums
+SERVER, STRANGER = Key(b"server's secret".ljust(32)), Key(b"somebody else's".ljust(32))
+
+
+def key_of(client):
+    return Key(client.encode().ljust(32))
+
+
+class Sites:
+    """Clients behind signatures, and hooks where a test spoils what travels."""
+
+    def __init__(self, method, folder, clients, down=lambda c, t, b: b, up=lambda c, t, b: b, server=SERVER.public):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.crew = Crew(method, RUN, Rng((5,)), shares(len(clients), each=2), folder / "clients")
+        self.down, self.up, self.pinned = down, up, server
+        self.names = Names()
+        for client in clients:
+            self.names.meet(client, key_of(client).public)
+        self.told = "the terms of this run"
+        self.signing = Server(SERVER, self.names, lambda: "the terms of this run")
+
+    def carry(self, requests):
+        for client, request in filter(None, requests):
+            t = decode(request[:-SIGNATURE]).header.round
+            yield client, self.up(client, t, self.answer(client, self.down(client, t, request)))
+
+    def answer(self, client, carried):
+        node, request = Signed(client, key_of(client), self.pinned), carried[:-SIGNATURE]
+        one = self.crew.client(client, digits().train)
+        try:
+            reply = one.answer(node.opened(carried, self.told))
+        except VitrailError as e:
+            reply = one.refuse(str(e))
+        return node.closed(request, reply)
+
+
+def run(method, folder, clients, rounds, ahead=1, **hooks):
+    sites = Sites(method, folder, clients, **hooks)
+    fed, outcomes = Federation(0, method.server_init(Rng((5,)))), []
+    while fed.round < rounds:
+        if ahead == 1:
+            fed, outcome = play(method, fed, RUN, clients, sites.signing.ask(sites.carry), Rng((5,)))
+            sites.signing.count(outcome)
+            outcomes.append(outcome)
+            continue
+        journal = Journal(folder / "answers")
+        for outcome, after in stretch(
+            method, fed, RUN, lambda _: clients, min(rounds, fed.round + ahead),
+            sites.signing.ask(sites.carry), Rng((5,)), journal,
+        ):  # fmt: skip
+            sites.signing.count(outcome)
+            outcomes.append(outcome)
+            fed = after or fed
+        journal.clear()
+    return fed, outcomes
+
+
+@pytest.mark.parametrize(
+    ("method", "clients", "ahead"),
+    [(Adds(), 5, 1), (PLAIN, 5, 1), (Toy(), 3, 1), (Free(), 3, 3)],
+    ids=["secure sums", "sums", "relays and full states", "no barrier"],
+)
+def test_bits_are_those_without_and_each_message_costs_64_bytes_more(tmp_path, method, clients, ahead):
+    names = [f"client-{k}" for k in range(clients)]
+    signed, outcomes = run(method, tmp_path / "a", names, method.task.rounds, ahead)
+    plain, others, traffic = federate(
+        method,
+        tmp_path / "b",
+        holds=shares(clients, each=2),
+        ahead=ahead,
+        fed=Federation(0, method.server_init(Rng((5,)))),
+        rounds=method.task.rounds,
+    )
+    assert same(signed.tree(), plain.tree())
+    for mine, theirs in zip(outcomes, others, strict=True):
+        assert (mine.answered, mine.left_out, mine.metrics) == (theirs.answered, theirs.left_out, theirs.metrics)
+        for client in theirs.up:
+            sent = sum(c == client and decode(b).header.round == mine.round for c, b in traffic.replies)
+            assert mine.up[client] == theirs.up[client] + SIGNATURE * sent
+            sent = sum(c == client and decode(b).header.round == mine.round for c, b in traffic.requests)
+            assert mine.down[client] == theirs.down[client] + SIGNATURE * sent
+
+
+def test_an_answer_in_anothers_name_is_left_out(tmp_path):
+    """client-1's bytes are replaced by an answer that somebody else signed."""
+    method = PLAIN
+
+    def forged(client, t, carried):
+        if client == "client-1":
+            reply = carried[:-SIGNATURE]
+            return reply + STRANGER.sign(b"reply", client.encode(), b"", reply)
+        return carried
+
+    fed, outcomes = run(method, tmp_path, FIVE, 1, up=forged)
+    assert outcomes[0].left_out.keys() == {"client-1"}
+    assert "not signed, for this request, by its key" in outcomes[0].left_out["client-1"]
+    assert adds_up(fed, [c for c in FIVE if c != "client-1"])
+
+
+def test_whatever_is_changed_on_the_way_up_is_left_out(tmp_path):
+    """Run, round, sender, kind, numbers and signature: all are covered, also where the checksum was made to match."""
+    method = PLAIN
+
+    def rewritten(change):
+        def up(client, t, carried):
+            if client != "client-2":
+                return carried
+            message = decode(carried[:-SIGNATURE])
+            return encode(change(message)) + carried[-SIGNATURE:]
+
+        return up
+
+    changes = [
+        lambda m: replace(m, header=replace(m.header, run=b"another run, 16b")),
+        lambda m: replace(m, header=replace(m.header, round=1)),
+        lambda m: replace(m, header=replace(m.header, sender="client-3")),
+        lambda m: replace(m, header=replace(m.header, exchange=1)),
+        lambda m: replace(m, parts=m.parts[1:]),
+        lambda m: replace(m, parts=(replace(m.parts[0], payload=bytes(len(m.parts[0].payload))), *m.parts[1:])),
+    ]
+    for i, change in enumerate(changes):
+        fed, outcomes = run(method, tmp_path / str(i), FIVE, 1, up=rewritten(change))
+        assert "not signed" in outcomes[0].left_out["client-2"], i
+        assert adds_up(fed, [c for c in FIVE if c != "client-2"])
+    for short in (b"", b"x" * (SIGNATURE - 1)):
+        _, outcomes = run(
+            method, tmp_path / str(len(short)) / "s", FIVE, 1,
+            up=lambda c, t, b, short=short: short if c == "client-2" else b,
+        )  # fmt: skip
+        assert "not a message and its signature" in outcomes[0].left_out["client-2"]
+
+
+def test_an_answer_to_another_request_is_no_answer(tmp_path):
+    """client-2's own, rightly signed answer of round 0 comes again in round 1."""
+    method, first = PLAIN, {}
+
+    def replayed(client, t, carried):
+        return first.setdefault(client, carried) if client == "client-2" else carried
+
+    fed, outcomes = run(method, tmp_path, FIVE, 2, up=replayed)
+    assert not outcomes[0].left_out
+    assert "not signed, for this request" in outcomes[1].left_out["client-2"]
+    assert adds_up(fed, [c for c in FIVE if c != "client-2"], t=1)
+
+
+def test_a_node_refuses_a_server_that_its_owner_did_not_name_and_says_so(tmp_path):
+    method = PLAIN
+    fed, outcomes = run(method, tmp_path / "a", FIVE, 1, server=STRANGER.public)
+    assert fed.round == 1
+    assert "quorum" in outcomes[0].void
+    assert all("not signed by the server that this node's owner named" in r for r in outcomes[0].left_out.values())
+    assert not (tmp_path / "a" / "clients").exists(), "a refused request leaves no trace"
+    assert adds_up(run(method, tmp_path / "b", FIVE, 1, server=None)[0], FIVE), "without a name nothing is checked"
+
+
+def test_a_request_that_is_changed_or_meant_for_another_is_refused(tmp_path):
+    method, to = PLAIN, {}
+
+    def crossed(client, t, carried):
+        to[client] = carried
+        return to["client-0"] if client == "client-1" else carried
+
+    _, outcomes = run(method, tmp_path / "a", FIVE, 1, down=crossed)
+    assert outcomes[0].left_out.keys() == {"client-1"}
+
+    def changed(client, t, carried):
+        message = decode(carried[:-SIGNATURE])
+        return encode(replace(message, header=replace(message.header, round=2))) + carried[-SIGNATURE:]
+
+    _, outcomes = run(method, tmp_path / "b", FIVE, 1, down=changed)
+    assert not outcomes[0].answered
+    _, outcomes = run(method, tmp_path / "c", FIVE, 1, down=lambda c, t, b: b[:40])
+    assert not outcomes[0].answered
+
+
+def test_terms_that_were_changed_on_the_way_are_refused(tmp_path):
+    """What a request is about travels beside it; the signature covers both."""
+    sites = Sites(PLAIN, tmp_path, FIVE)
+    sites.told = "the terms of this run, without noise"
+    start = Federation(0, PLAIN.server_init(Rng((5,))))
+    _, outcome = play(PLAIN, start, RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,)))
+    assert not outcome.answered
+    assert all("not signed by the server" in why for why in outcome.left_out.values())
+
+
+def test_a_request_for_one_thing_is_none_for_another():
+    node, server = Signed("a", key_of("a"), SERVER.public), Server(SERVER, Names())
+    assert node.opened(server.sign("a", b"a model", "keep"), what="keep") == b"a model"
+    with pytest.raises(VitrailError, match="server-key"):
+        node.opened(server.sign("a", b"a model", "keep"))
+
+
+def test_the_first_key_of_a_client_stays_and_another_is_refused():
+    names = Names()
+    names.meet("a", key_of("a").public)
+    again = Names(dict(names.keys))
+    again.meet("a", key_of("a").public)
+    with pytest.raises(VitrailError, match="was its key before"):
+        again.meet("a", STRANGER.public)
+    assert again.key_of("a") == key_of("a").public
+    assert again.key_of("b") is None
+
+
+def test_with_a_folder_of_expected_keys_no_other_counts(tmp_path):
+    (tmp_path / "north%2F1.pub").write_text(key_of("north/1").public.hex())
+    names = Names({"south": STRANGER.public}, tmp_path)
+    names.meet("north/1", key_of("north/1").public)
+    with pytest.raises(VitrailError, match="is expected"):
+        names.meet("north/1", STRANGER.public)
+    with pytest.raises(VitrailError, match=r"south\.pub"):
+        names.meet("south", STRANGER.public)
+    assert names.key_of("south") is None, "not even one that was known before"
+
+
+def test_an_answer_of_a_client_that_nobody_met_is_left_out(tmp_path):
+    method = PLAIN
+    sites = Sites(method, tmp_path, FIVE)
+    sites.signing.names.keys.pop("client-4")
+    fed, outcome = play(
+        method, Federation(0, method.server_init(Rng((5,)))), RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,))
+    )
+    assert outcome.left_out == {"client-4": "reply refused: no key is known for it"}
+    assert adds_up(fed, FIVE[:4])
+
+
+def test_a_failure_of_the_engine_stays_a_failure(tmp_path):
+    method = PLAIN
+    _, outcomes = run(method, tmp_path, FIVE, 1, up=lambda c, t, b: Failure("lost its way") if c == "client-0" else b)
+    assert outcomes[0].left_out == {"client-0": "lost its way"}
+
+
+def test_a_real_method_learns_the_same(tmp_path):
+    method = quick("prism", rounds=2)
+    names = [f"client-{k}" for k in range(3)]
+    signed, _ = run(method, tmp_path / "a", names, 2)
+    plain, _, _ = federate(
+        method, tmp_path / "b", holds=shares(3, each=2), fed=Federation(0, method.server_init(Rng((5,))))
+    )
+    assert same(signed.tree(), plain.tree())

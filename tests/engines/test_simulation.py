@@ -1,0 +1,135 @@
+"""Worker processes that die, and clients whose files are touched."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.engines.toy import Toy
+from tests.federation import RUN, digits, federate, quick, same, shares
+from vitrail.engines.replies import Failure
+from vitrail.engines.rounds import Federation, play
+from vitrail.engines.simulation import Crew, Embedded
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import load
+from vitrail.wire.message import Kind, decode, encode
+
+
+def test_a_worker_that_is_killed_is_replaced_and_no_bit_changes(tmp_path):
+    method = quick("fedgan", rounds=2)
+    crew = Crew(method, RUN, Rng((5,)), shares(), tmp_path / "a")
+    fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
+    with Embedded(crew, digits().train, workers=2) as engine:
+        for _ in range(2):
+            os.kill(engine.pool[0].process.pid, signal.SIGKILL)
+            fed, outcome = play(method, fed, RUN, sorted(shares()), engine.ask, Rng((5,)))
+            assert not outcome.left_out
+    unbroken = federate(method, tmp_path / "b")[0]
+    assert same(fed.tree(), unbroken.tree())
+
+
+def test_a_client_whose_worker_always_dies_is_left_out(tmp_path, monkeypatch):
+    crew = Crew(Toy(), RUN, Rng((5,)), shares(), tmp_path)
+    with Embedded(crew, digits().train, workers=2) as engine:
+        monkeypatch.setattr(
+            "vitrail.engines.simulation._Worker.give",
+            lambda self, client, request: (
+                setattr(self, "job", (client, request)),
+                os.kill(self.process.pid, signal.SIGKILL),
+            ),
+        )
+        answers = dict(engine.ask([("client-0", b"")]))
+    assert isinstance(answers["client-0"], Failure)
+    assert "ended with code -9" in answers["client-0"].reason
+
+
+def test_private_state_is_readable_by_its_owner_alone(tmp_path):
+    federate(Toy(), tmp_path / "clients", rounds=1)
+    for path in (tmp_path / "clients").iterdir():
+        assert path.stat().st_mode & 0o077 == 0
+    assert (tmp_path / "clients").stat().st_mode & 0o077 == 0
+
+
+def test_another_runs_private_state_is_refused(tmp_path):
+    _, _, traffic = federate(Toy(), tmp_path, rounds=1)
+    crew = Crew(Toy(), b"another run 1234", Rng((5,)), shares(), tmp_path)
+    client = crew.client("client-0", digits().train)
+    with pytest.raises(VitrailError, match="belongs to another run"):
+        client.private()
+    assert decode(client.answer(traffic.requests[0][1])).header.kind is Kind.FAILED
+
+
+def test_damaged_private_state_leaves_the_client_out_by_name(tmp_path):
+    fed, *_ = federate(Toy(), tmp_path, rounds=1)
+    (tmp_path / "client-1.safetensors").write_bytes(b"garbage")
+    _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, fed=fed)
+    assert "client-1.safetensors is damaged" in outcomes[0].left_out["client-1"]
+    assert len(outcomes[0].answered) == 2
+
+
+def test_a_client_keeps_one_file_however_many_rounds(tmp_path):
+    federate(quick("fedgan"), tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"client-{k}.safetensors" for k in range(3)]
+    assert load(tmp_path / "client-0.safetensors")["round"] == 2
+
+
+@pytest.mark.parametrize("name", ["../../evil", "a/b", "x" * 250, "…", ".."])
+def test_whatever_a_client_is_called_its_file_lies_in_its_folder(name, tmp_path):
+    crew = Crew(Toy(), RUN, Rng((5,)), {name: shares()["client-0"]}, tmp_path / "clients")
+    path = crew.client(name, digits().train).path
+    assert path.parent == tmp_path / "clients"
+    assert len(path.name.encode()) < 200
+
+
+def test_every_exchange_of_the_round_is_answered_again_as_before(tmp_path):
+    _, _, traffic = federate(Toy(), tmp_path / "a", rounds=1)
+    client = Crew(Toy(), RUN, Rng((5,)), shares(), tmp_path / "b").client("client-0", digits().train)
+    first = traffic.requests[0][1]
+    message = decode(first)
+    second = encode(replace(message, header=replace(message.header, exchange=1)))
+    answers = [client.answer(first), client.answer(second)]
+    assert [client.answer(first), client.answer(second)] == answers
+    assert [decode(a).header.exchange for a in answers] == [0, 1]
+
+
+def test_an_update_that_is_not_finite_stays_home_and_the_client_recovers(tmp_path, monkeypatch):
+    method = quick("fedgan")
+    honest = type(method).client_round
+
+    def diverges(self, state, message, data, rng):
+        state, reply = honest(self, state, message, data, rng)
+        if message.round != 1:
+            return state, reply
+        return {**state, "generator": state["generator"] * np.nan}, replace(
+            reply, parts={**reply.parts, "generator": reply.parts["generator"] * np.nan}
+        )
+
+    monkeypatch.setattr(type(method), "client_round", diverges)
+    _, outcomes, _ = federate(method, tmp_path)
+    assert [len(o.answered) for o in outcomes] == [3, 0, 3]
+    assert "NaN" in outcomes[1].left_out["client-0"]
+
+
+def test_what_went_wrong_inside_a_client_is_told_to_its_owner_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(Toy, "client_round", lambda *a: {}["the patient's name"])
+    _, outcomes, _ = federate(Toy(), tmp_path, rounds=1)
+    assert outcomes[0].left_out["client-0"] == "KeyError; details are in the client's own folder"
+    note = tmp_path / "client-0.error.txt"
+    assert "the patient's name" in note.read_text()
+    assert note.stat().st_mode & 0o077 == 0
+
+
+def test_a_script_without_a_guard_trains_once(tmp_path):
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import vitrail\nprint('begun')\n"
+        "run = vitrail.train('fedgan', data='digits', size=8, width=4, rounds=1, clients=2, workers=2, out='run')\n"
+        "print(run.rows[0]['answered'])\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["begun", "2"], done.stderr

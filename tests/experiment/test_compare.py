@@ -1,0 +1,285 @@
+"""A comparison: the same data and seeds for all, one table, and it goes on where it stopped."""
+
+import csv
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vitrail.experiment import compare as module
+from vitrail.experiment import comparison_tables as table_module
+from vitrail.experiment.compare import Asked, check, compare, entries
+from vitrail.experiment.comparison_tables import as_csv, by_settings, differing, markdown, notes, standings
+from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.runner import Nobody
+from vitrail.experiment.settings import resolve
+from vitrail.utils.errors import VitrailError
+
+FILE = """
+method = "fedgan"
+data = "digits"
+size = 8
+clients = 2
+rounds = 2
+width = 4
+z = 8
+batch = 256
+workers = 1
+
+[[runs]]
+name = "sync d&g"
+
+[[runs]]
+name = "sync g"
+sync = "g"
+"""
+ASKED = Asked(n=100, families=("fd-vitrail",))
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "both.toml").write_text(FILE)
+    return str(tmp_path / "both.toml")
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    (folder / "both.toml").write_text(FILE)
+    found = entries([str(folder / "both.toml")], {})
+    compare(found, [0, 1], folder / "out", ASKED, lambda *_: Nobody())
+    return folder, found
+
+
+def test_a_file_of_several_runs_gives_one_entry_each_and_overrides_change_all(file):
+    found = entries([file, "prism"], {"rounds": 7})
+    assert [e.name for e in found] == ["sync d&g", "sync g", "prism"]
+    assert [e.settings.rounds for e in found] == [7, 7, 7]
+    assert [getattr(e.settings, "sync", "") for e in found] == ["d&g", "g", ""]
+
+
+def test_every_run_is_played_in_each_setting_and_says_so_in_its_name(tmp_path):
+    text = """clients = 4
+    rounds = 2
+    ["fedavg, fedprox"]
+    rounds = 3
+    [fedprox]
+    mu = 0.5
+    [each]
+    "one class" = {partition = "classes:1", clients = 10}
+    "IID" = {partition = "iid"}
+    [[runs]]
+    name = "FedAvg"
+    method = "fedavg"
+    [[runs]]
+    name = "FedProx"
+    method = "fedprox"
+    clients = 5
+    """
+    (tmp_path / "x.toml").write_text(text)
+    found = entries([str(tmp_path / "x.toml")], {})
+    assert [e.name for e in found] == ["one class, FedAvg", "one class, FedProx", "IID, FedAvg", "IID, FedProx"]
+    assert [e.settings.partition for e in found] == ["classes:1", "classes:1", "iid", "iid"]
+    assert [e.settings.clients for e in found] == [10, 5, 4, 5], "a run's own word counts most"
+    assert [e.settings.rounds for e in found] == [3, 3, 3, 3], "a method's table counts more than what all have"
+    assert [getattr(e.settings, "mu", None) for e in found] == [None, 0.5, None, 0.5]
+
+
+def test_a_file_of_several_runs_is_no_single_run(file):
+    with pytest.raises(VitrailError, match="vitrail compare"):
+        resolve(file, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('method = "fedgan"\nruns = 3', "runs must be tables"),
+        ('method = "fedgan"\neach = 3', "holds names with settings"),
+        ('method = "fedgan"\n[each]\niid = 3', "holds names with settings"),
+        ('method = "fedgan"\n[each]\niid = {snyc = "g"}', "did you mean sync"),
+        ('method = "fedgan"\n["fedgan, fedagv"]\nrounds = 3', "fedagv"),
+        ('method = "fedgan"\n[[runs]]\nname = "a"\n[[runs]]\nname = "a"', "a run is called 'a'"),
+        ('method = "fedgan"\n[[runs]]\nname = ".."', "a run is called '..'"),
+        ('method = "fedgan"\n[[runs]]\nname = "/"', "a run is called '/'"),
+        ('method = "fedgan"\n[[runs]]\nname = "a"\nsnyc = "g"', "did you mean sync"),
+    ],
+)
+def test_what_is_wrong_with_a_comparison_is_said(text, says, tmp_path):
+    (tmp_path / "x.toml").write_text(text)
+    with pytest.raises(VitrailError, match=says):
+        entries([str(tmp_path / "x.toml")], {})
+
+
+def test_every_run_has_its_seeds_and_the_same_data_and_partition(played):
+    _, found = played
+    assert [len(e.runs) for e in found] == [2, 2]
+    a, b = (Folder(e.runs[0]) for e in found)
+    assert a.partition.read_bytes() == b.partition.read_bytes()
+    seeds = [resolve(str(Folder(run).settings), {}).seed for e in found for run in e.runs]
+    assert seeds == [0, 1, 0, 1]
+
+
+def test_the_table_has_means_and_spreads_over_seeds(played):
+    _, found = played
+    values = [next(m.value for m in ms if m.name == "fd-vitrail") for ms in found[0].found]
+    table = standings(found, ASKED)
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    mean, sd = row["fd-vitrail ↓"].split(" ± ")
+    assert float(mean) == pytest.approx(np.mean(values), rel=0.01)
+    assert float(sd) == pytest.approx(np.std(values, ddof=1), rel=0.01)
+    up = np.mean([sum(r["bytes_up"] for r in Folder(run).rows()) for run in found[0].runs])
+    assert float(row["up"].split()[0]) * 1000 == pytest.approx(up, rel=0.01)
+    assert markdown(table).splitlines()[0].startswith("| run | seeds | fd-vitrail ↓ |")
+    assert markdown(table).count("\n| sync") == 2
+
+
+def test_runs_in_several_settings_also_stand_side_by_side(played):
+    _, (a, b) = played
+    found = [replace(a, name="few, A", where="few"), replace(b, name="few, B", where="few")]
+    found += [replace(b, name="many, A", where="many")]
+    (table,) = by_settings(found)
+    assert table.columns == ["fd-vitrail ↓", "few", "many"]
+    ours, theirs = (standings([e], ASKED).rows[0][2] for e in (a, b))
+    assert table.rows == [["A", ours, theirs], ["B", theirs, ""]]
+    other = [[replace(m, extractor="another") for m in ms] for ms in b.found]
+    (table,) = by_settings([*found[:2], replace(found[2], found=other)])
+    assert table.rows == [["A", ours, theirs], ["B", theirs, ""]], "other data may have another network"
+    assert by_settings([a, b]) == []
+
+
+def test_the_notes_say_what_was_the_same_and_what_was_not(played):
+    _, found = played
+    assert differing(found) == ["sync"]
+    said = notes(found, ASKED)
+    assert "data=digits" in said
+    assert "Different: sync." in said
+    assert "biased upwards: 100 samples for 384 dimensions" in said
+
+
+def test_unequal_compute_is_said(played, monkeypatch):
+    _, found = played
+    slow = {found[0].runs[0].parent: 100.0}
+    monkeypatch.setattr(table_module, "_seconds", lambda run: slow.get(run.parent, 10.0))
+    assert "Compute was not the same: rounds took from 10 to 100 seconds" in notes(found, ASKED)
+
+
+def test_the_csv_has_every_measure_of_every_seed(played):
+    _, found = played
+    rows = list(csv.DictReader(as_csv(found).splitlines()))
+    assert len(rows) == sum(len(ms) for e in found for ms in e.found)
+    first = found[0].found[0][0]
+    assert float(rows[0]["value"]) == first.value
+    assert {r["seed"] for r in rows} == {"0", "1"}
+
+
+def test_a_second_time_nothing_is_trained_or_measured(played, monkeypatch):
+    folder, before = played
+    for name in ("begin", "resume", "evaluate_stored"):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("did it again"))
+    again = entries([str(folder / "both.toml")], {"workers": 2, "grids": 1})  # what changes no bit does not count
+    compare(again, [0, 1], folder / "out", ASKED, lambda *_: Nobody())
+    assert [e.found for e in again] == [e.found for e in before]
+
+
+def test_only_the_wanted_are_played_and_the_others_stay_in_the_table(played, tmp_path):
+    folder, before = played
+    file, asked = str(folder / "both.toml"), lambda *_: pytest.fail("trained")
+    some = entries([file], {}, before[1].name)
+    assert [e.wanted for e in some] == [False, True]
+    compare(some, [0, 1], folder / "out", ASKED, asked)
+    assert [e.found for e in some] == [e.found for e in before]
+    shutil.copytree(before[1].runs[0], tmp_path / "out" / before[1].runs[0].parent.name / "seed-0")
+    some = entries([file], {}, before[1].name)
+    compare(some, [0], tmp_path / "out", ASKED, asked)
+    assert [len(e.runs) for e in some] == [0, 1], "the first is neither wanted nor there"
+    others = entries([file], {"rounds": 3}, before[1].name)
+    with pytest.raises(VitrailError, match=f"{before[1].runs[0].parent.name}/seed-0 was played with another rounds"):
+        compare(others, [0], folder / "out", ASKED, asked)
+
+
+def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(played):
+    folder, _ = played
+    changed = entries([str(folder / "both.toml")], {"rounds": 3})
+    with pytest.raises(VitrailError, match="was played with another rounds; give another --out"):
+        compare(changed, [0], folder / "out", ASKED, lambda *_: Nobody())
+    assert len(Folder(folder / "out" / "sync-d-g" / "seed-0").rows()) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "settings", "says"),
+    [
+        (Asked(families=("fidd",)), {}, "did you mean fid"),
+        (Asked(best=True), {"measure_every": 0}, "keeps no best round"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_trained(asked, settings, says, file, tmp_path):
+    with pytest.raises(VitrailError, match=says):
+        compare(entries([file], settings), [0], tmp_path / "out", asked, lambda *_: pytest.fail("trained"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_runs_are_measured_by_one_network_that_none_was_trained_against(file, tmp_path):
+    def ruler(features):
+        found = [*entries([file], {}), *entries(["prism"], {"data": "digits", "features": features})]
+        return check(found, [], tmp_path, Asked())
+
+    assert ruler("auto") == ruler("vitrail-fashion") == {"digits": "vitrail-cifar"}
+    assert ruler("vitrail-cifar") == {"digits": "vitrail-fashion"}
+    both = [*entries(["prism"], {"features": "vitrail-cifar"}), *entries(["prism"], {"features": "vitrail-fashion"})]
+    with pytest.raises(VitrailError, match="measure it by fid"):
+        check(both, [], tmp_path, Asked())
+
+
+def test_the_settings_of_a_finished_run_can_be_compared_again_without_its_seed(played):
+    _, found = played
+    (again,) = entries([str(Folder(found[1].runs[1]).settings)], {})
+    assert (again.settings.seed, again.settings.out) == (0, "")
+    with pytest.raises(VitrailError, match="seed is set by the comparison"):
+        entries(["prism"], {"seed": 3})
+
+
+def test_one_failing_run_does_not_stop_the_others(tmp_path):
+    (tmp_path / "x.toml").write_text(FILE.replace('sync = "g"', 'partition = "attribute:Smiling"'))
+    found = entries([str(tmp_path / "x.toml")], {})
+    compare(found, [0], tmp_path / "out", ASKED, lambda *_: Nobody())
+    assert (len(found[0].runs), len(found[1].runs)) == (1, 0)
+    assert found[1].failed
+    assert standings(found, ASKED).rows[1][2] == "failed"
+
+
+def test_a_killed_comparison_goes_on_and_gives_the_same_models(played, tmp_path):
+    folder, found = played
+    words = [
+        sys.executable,
+        "-m",
+        "vitrail.cli.main",
+        "compare",
+        str(folder / "both.toml"),
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    words += ["-n", "100", "--metrics", "fd-vitrail", "--seeds", "1"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    second = tmp_path / "out" / "sync-g" / "seed-0" / "checkpoint.safetensors"
+    while not second.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "compare.html" in done.stdout
+    for e in found:
+        for run in e.runs[:1]:
+            there = tmp_path / "out" / run.relative_to(folder / "out")
+            assert (there / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+    assert (tmp_path / "out" / "compare.html").read_text().startswith("<!DOCTYPE html>")
+    assert len((tmp_path / "out" / "compare.md").read_text().splitlines()) > 4
+    kept = json.loads((tmp_path / "out" / "sync-g" / "seed-0.json").read_text())
+    assert kept["columns"][0]["asked"]["n"] == 100

@@ -1,0 +1,302 @@
+"""Federated classifiers, each held against its paper's lines written plainly."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.federation import digits, federate, quick, same, shares
+from vitrail.engines.replies import Failure
+from vitrail.engines.replies import _check as check_part
+from vitrail.engines.secagg.client import MASK
+from vitrail.methods.base import COUNTED, Incoming, Sums
+from vitrail.methods.baselines import shared_pool as pool
+from vitrail.methods.baselines.sdafl import UNSURE
+from vitrail.nets.flat import from_vector, to_vector
+from vitrail.nets.moments import to_float
+from vitrail.utils.errors import Malformed
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import load as load_state
+from vitrail.wire.message import Kind, decode, make_part
+
+SOME = digits().train.take(np.arange(24))
+
+
+def started(method, data=None):
+    return method.server_init(Rng((1,)), data)
+
+
+def answer(method, server, data=SOME, state=None, t=0, full=True):
+    """A client's reply in a round, after one that was counted where it has a state."""
+    told = {n: np.asarray(a) for n, (_, a) in method.broadcast(server, "a", full).parts.items()}
+    told |= {COUNTED: np.array([t - 1])} if state else {}
+    return method.client_round(state or {}, Incoming(t, told), data, Rng((2, t)))
+
+
+def plainly(method, vector, steps, correct=0.0, pull=0.0):
+    """Steps of SGD as the papers write them, on the batches that the method draws; dropout off."""
+    net = from_vector(method.net(), vector).eval()
+    start = [p.detach().clone() for p in net.parameters()]
+    for x, y in method.draws(SOME, steps, Rng((2, 0)), "cpu"):
+        grads = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
+        with torch.no_grad():
+            for p, g, w in zip(net.parameters(), grads, start, strict=True):
+                p.sub_(method.rate(0) * (g + correct + pull * (p - w)))
+    return to_vector(net)
+
+
+@pytest.fixture
+def _no_dropout(monkeypatch):
+    monkeypatch.setattr(nn.Dropout, "forward", lambda _, x: x)
+
+
+@pytest.mark.usefixtures("_no_dropout")
+@pytest.mark.parametrize(("name", "pull"), [("fedavg", 0.0), ("fedprox", 0.7), ("scaffold", 0.0)])
+def test_local_steps_are_the_papers(name, pull):
+    method = quick(name, local_steps=4, batch=8, **({"mu": pull} if pull else {}))
+    server = started(method)
+    _, reply = answer(method, server)
+    moved = reply.parts["network"] / reply.parts["weight"][0]
+    assert np.allclose(server["network"] + moved, plainly(method, server["network"], 4, pull=pull), atol=1e-5)
+    assert np.abs(moved).max() > 1e-3
+
+
+def test_a_client_counts_by_its_pictures_and_a_mean_is_what_it_says():
+    method = quick("fedavg", clients=2)
+    server = started(method)
+    replies = [answer(method, server, SOME.take(np.arange(n)))[1].parts for n in (6, 18)]
+    sums = Sums({n: replies[0][n].astype(np.float64) + replies[1][n] for n in ("network", "weight")}, 2)
+    after = method.close_round(server, sums, Rng((3,)))["network"]
+    moves = [r["network"] / r["weight"][0] for r in replies]
+    assert np.allclose(after, server["network"] + 0.25 * moves[0] + 0.75 * moves[1], atol=1e-6)
+
+
+def test_fedprox_stays_nearer_and_without_its_term_is_fedavg():
+    server, long = started(quick("fedavg")), {"local_steps": 12}
+    far, near, same_as = (
+        answer(m, server)[1].parts["network"]
+        for m in (quick("fedavg", **long), quick("fedprox", mu=5.0, **long), quick("fedprox", mu=0.0, **long))
+    )
+    assert np.linalg.norm(near) < 0.9 * np.linalg.norm(far)
+    assert np.allclose(same_as, far, atol=1e-7)
+
+
+@pytest.mark.usefixtures("_no_dropout")
+def test_scaffolds_controls_are_option_two_and_correct_the_steps():
+    method = quick("scaffold", local_steps=3, clients=4)
+    server = started(method)
+    c = np.full_like(server["network"], 0.01)
+    state, reply = answer(method, {**server, "control": c})
+    x, y = server["network"], server["network"] + reply.parts["network"]
+    assert np.allclose(y, plainly(method, x, 3, correct=0.01), atol=1e-5)  # c_i = 0: along g + c
+    assert np.allclose(state["control"], -c + (x - y) / (3 * method.rate(0)), atol=1e-4)
+    assert np.allclose(reply.parts["control"], state["control"])
+    sums = {"network": reply.parts["network"], "weight": np.ones(1), "control": reply.parts["control"]}
+    after = method.close_round({**server, "control": c}, Sums(sums, 1), Rng((3,)))
+    assert np.allclose(after["control"], c + reply.parts["control"] / 4, atol=1e-6)  # |S|/N of the mean
+
+
+def test_the_servers_pictures_are_used_where_it_has_any():
+    method = quick("fedavg")
+    nothing = Sums({"network": np.zeros(started(method)["network"].size), "weight": np.ones(1)}, 1)
+    with_some, without = started(method, SOME), started(method)
+    assert same(method.close_round(without, nothing, Rng((3,)))["network"], without["network"])
+    tuned = method.close_round(with_some, nothing, Rng((3,)))["network"]
+    x, y = to_float(SOME.pixels), torch.from_numpy(SOME.labels)
+    losses = [F.cross_entropy(from_vector(method.net(), v).eval()(x), y) for v in (with_some["network"], tuned)]
+    assert losses[1] < losses[0]
+
+
+# -- means ------------------------------------------------------------------------------------------------------------
+
+
+def test_means_are_means_and_travel_once():
+    method = quick("naivemix", mean_of=4, means=3)
+    server = started(method)
+    state, reply = answer(method, server)
+    order = Rng((2, 0)).child("means").numpy().permutation(24)[:12]
+    assert np.abs(reply.parts["means"][0] - SOME.pixels[order[:4]].mean(0)).max() <= 0.5
+    assert reply.parts["mean_labels"].shape == (3, 10)
+    assert np.allclose(reply.parts["mean_labels"].sum(1), 1)
+    assert np.allclose(reply.parts["mean_labels"][0], np.bincount(SOME.labels[order[:4]], minlength=10) / 4)
+    _, again = answer(method, server, state=state, t=1)
+    assert again.parts["means"].size == again.parts["mean_labels"].size == 0
+
+
+def test_everybody_is_sent_the_pool_once(tmp_path):
+    _, _, traffic = federate(quick("fedmix"), tmp_path, holds=shares())
+    held = [(decode(b).header.round, "means" in {p.name for p in decode(b).parts}) for _, b in traffic.requests]
+    assert [t for t, has in held if has] == [1] * 3  # a first message of round 1 asks who lacks it; nobody does later
+    needs = [c for c, b in traffic.replies if decode(b).header.kind is Kind.NEED_FULL]
+    assert sorted(needs) == sorted(shares())
+
+
+@pytest.mark.parametrize("name", ["naivemix", "fedmix"])
+def test_without_mixing_the_loss_is_plain(name):
+    method, net = quick(name, mix=0.0), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    x, y = to_float(SOME.pixels), torch.from_numpy(SOME.labels)
+    soft = torch.full((24, 10), 0.1)
+    assert method.loss(net, x, y, x.flip(0), soft).item() == pytest.approx(F.cross_entropy(net(x), y).item(), rel=1e-6)
+
+
+def test_fedmix_is_mixup_to_first_order():
+    """Against a difference quotient along the means; NaiveMix against the two losses of what is mixed."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10)).double()
+    x, y = to_float(SOME.pixels).double(), torch.from_numpy(SOME.labels)
+    mean, soft, lam = x.flip(0), torch.rand(24, 10, dtype=torch.double).softmax(1), 0.2
+
+    def at(v, target):
+        return F.cross_entropy(net(v), target)
+
+    h, inner = 1e-6, (1 - lam) * x
+    slope = (at(inner + h * mean, y) - at(inner - h * mean, y)) / (2 * h)
+    wanted = (1 - lam) * at(inner, y) + lam * at(inner, soft) + lam * slope
+    assert quick("fedmix", mix=lam).loss(net, x, y, mean, soft).item() == pytest.approx(wanted.item(), rel=1e-6)
+    mixed = inner + lam * mean
+    wanted = (1 - lam) * at(mixed, y) + lam * at(mixed, soft)
+    assert quick("naivemix", mix=lam).loss(net, x, y, mean, soft).item() == pytest.approx(wanted.item(), rel=1e-9)
+
+
+def test_means_that_are_none_are_refused():
+    method = quick("naivemix")
+    good = answer(method, started(method))[1].parts
+    with pytest.raises(Malformed):
+        method.receive(started(method), "a", {**good, "means": good["means"].ravel()[:-1]})
+    declared = method.declares()
+    labels = make_part("mean_labels", declared["mean_labels"].codec, good["mean_labels"] + 1)
+    with pytest.raises(Malformed, match="outside 0 to 1"):
+        check_part(labels, declared, started(method))
+
+
+# -- made pictures ----------------------------------------------------------------------------------------------------
+
+
+def test_made_pictures_travel_once_and_labels_every_round():
+    method = quick("sdafl")
+    server = started(method)
+    state, first = answer(method, server)
+    assert first.parts["pictures"].shape == (12, 1, 8, 8)
+    assert first.parts["pictures"].dtype == np.uint8
+    assert not np.isin(first.parts["pictures"].reshape(12, -1), SOME.pixels.reshape(24, -1)).all(1).any()
+    _, later = answer(method, server, state=state, t=1)
+    assert later.parts["pictures"].size == 0
+    assert len(later.parts["labels"]) == 12
+
+
+def test_labels_are_the_models_where_it_is_sure():
+    method = quick("sdafl", sure=0.5)
+
+    class Says(nn.Module):
+        def forward(self, x):
+            return torch.eye(10)[3].repeat(len(x), 1) * torch.where(x.mean((1, 2, 3)) > 0, 9.0, 0.0)[:, None]
+
+    pictures = np.stack([np.full((1, 8, 8), v, np.uint8) for v in (255, 0, 255)])
+    assert method.labelled(Says(), pictures).tolist() == [3, UNSURE, 3]
+
+
+def test_a_client_learns_from_what_others_made():
+    """One class of its own, another that it only knows from the pool."""
+    method = quick("sdafl", local_steps=20, batch=16)
+    labels = digits().train.labels
+    own, other = (digits().train.take(np.flatnonzero(labels == k)[:40]) for k in (0, 1))
+    server = started(method)
+
+    def chance(said):
+        told = Incoming(0, {"network": server["network"], "labels": np.full(40, said, np.uint8)})
+        _, reply = method.client_round({"own": own.pixels[:12], "pool": other.pixels}, told, own, Rng((2,)))
+        net = from_vector(method.net(), server["network"] + reply.parts["network"] / reply.parts["weight"][0]).eval()
+        return net(to_float(other.pixels)).softmax(1)[:, 1].mean()
+
+    assert chance(1) > 5 * chance(UNSURE)
+
+
+def test_pseudo_labels_of_no_class_are_refused():
+    method = quick("sdafl")
+    good = answer(method, started(method))[1].parts
+    for bad in ({"labels": np.full(12, 11, np.uint8)}, {"pictures": good["pictures"].ravel()[:-1]}):
+        with pytest.raises(Malformed):
+            method.receive(started(method), "a", {**good, **bad})
+    with pytest.raises(Malformed, match="never shared"):
+        method.receive(started(method), "a", {**good, "pictures": np.empty(0, np.uint8)})
+
+
+def test_a_pool_is_named_by_what_is_in_it():
+    shares_ = {c: {"x": np.full(2, k, np.uint8)} for k, c in enumerate("ba")}
+    made = pool.gathered(shares_)
+    assert made["parts"]["x"].tolist() == [1, 1, 0, 0]  # by the clients' names
+    assert made["name"] == pool.name_of(made["parts"]) != pool.gathered({"a": shares_["a"]})["name"]
+    assert pool.gathered({})["parts"] == {}
+
+
+def test_learning_rates_fall_to_nothing():
+    method = replace(quick("fedavg", rounds=10), lr=0.3)
+    rates = [method.rate(t) for t in range(11)]
+    assert rates[0] == pytest.approx(0.3)
+    assert rates[10] == pytest.approx(0, abs=1e-12)
+    assert all(a > b for a, b in pairwise(rates))
+
+
+def losing(method, folder, *lost, quorum=1, rounds=4):
+    """A federation in which some replies never come: (round, client)."""
+    last = MASK if method.task.secure else 0  # the exchange after which a client has trained
+
+    def gone(t, client, reply):
+        return Failure("gone") if (t, client) in lost and decode(reply).header.exchange == last else reply
+
+    fed, outcomes, _ = federate(method, folder, rounds=rounds, spoil=gone, quorum=quorum)
+    states = {c: load_state(folder / f"{c}.safetensors")["state"] for c in shares()}
+    return fed, outcomes, states
+
+
+@pytest.mark.parametrize(("quorum", "secure"), [(1, 0), (3, 0), (1, 2)])
+def test_scaffolds_c_stays_the_mean_of_all_c_i_whatever_is_lost(quorum, secure, tmp_path):
+    method = quick("scaffold", rounds=4)
+    method = replace(method, task=replace(method.task, secure=secure))
+    fed, outcomes, states = losing(method, tmp_path, (0, "client-1"), (2, "client-0"), quorum=quorum)
+    assert [bool(o.void) for o in outcomes] == [quorum == 3, False, quorum == 3, False]
+    mean = np.mean([states[c]["control"] for c in states], 0)
+    assert np.abs(mean).max() > 0.05
+    assert np.allclose(fed.server["control"], mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["naivemix", "fedmix", "sdafl"])
+def test_what_a_client_shares_once_is_sent_again_until_it_has_come(name, tmp_path):
+    method = quick(name, rounds=4)
+    fed, outcomes, _ = losing(method, tmp_path / "lost", (0, "client-1"), (1, "client-1"))
+    assert [len(o.answered) for o in outcomes] == [2, 2, 3, 3]
+    assert fed.server["pool"]["clients"] == sorted(shares())
+    whole, *_ = losing(method, tmp_path / "whole")
+    assert set(fed.server["shares"]) == set(whole.server["shares"])
+    part = "pictures" if name == "sdafl" else "means"
+    for client in shares():  # to the bit what it would have shared at first: another draw would tell more
+        assert np.array_equal(fed.server["shares"][client][part], whole.server["shares"][client][part])
+
+
+@pytest.mark.parametrize("name", ["naivemix", "fedmix"])
+def test_a_server_that_asks_as_if_nothing_had_come_gets_the_same_means_again(name):
+    method = quick(name)
+    server, state, sent = started(method), {}, []
+    for t, told in enumerate(({}, {COUNTED: np.array([0])}, {})):
+        parts = {n: np.asarray(a) for n, (_, a) in method.broadcast(server, "a", True).parts.items()}
+        state, reply = method.client_round(state, Incoming(t, parts | told), SOME, Rng((2, t)))
+        sent.append(reply.parts["means"])
+    assert sent[1].size == 0
+    assert np.array_equal(sent[0], sent[2])
+
+
+def test_pseudo_labels_stay_with_their_pictures_after_a_round_that_was_not_closed(tmp_path):
+    lost = (0, "client-1"), (1, "client-0"), (1, "client-2")
+    method = quick("sdafl")
+    fed, *_ = losing(method, tmp_path, *lost, quorum=2, rounds=2)
+    assert set(fed.server["shares"]) == set(shares())
+    assert fed.server["pool"]["clients"] == ["client-0", "client-2"]
+    told = method.broadcast(fed.server, "client-0", full=True).parts
+    assert np.array_equal(
+        told["labels"][1], np.concatenate([fed.server["labels"][c] for c in ("client-0", "client-2")])
+    )
+    assert len(told["pictures"][1]) == len(told["labels"][1])

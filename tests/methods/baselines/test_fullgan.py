@@ -1,0 +1,153 @@
+"""Full-GAN sharing: psfedgan's GANs by psfedgan's steps, G in plain sight, and so more than twice the bytes."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.federation import RUN, digits, federate, quick, shares
+from tests.methods.psfedgan.test_algorithm import halves, windows
+from vitrail.data.dataset import Pictures
+from vitrail.experiment import settings as config
+from vitrail.methods.base import Incoming, Task
+from vitrail.methods.psfedgan.user import train
+from vitrail.models.model_file import load_classifier, save_model
+from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.rng import Rng
+from vitrail.utils.state import load as load_state
+from vitrail.wire.message import Header, Kind, Message, decode, encode, make_part
+
+TWO = shares(2)
+CLASSES = tuple("0123456789")
+
+
+def small(rounds=3, name="fullgan", **settings):
+    return quick(name, rounds=rounds, clients=2, **{"classifier_rounds": 0, **settings})
+
+
+def one_round(method, state=None, data=None, t=0, server=None):
+    state = method.client_init("a", Rng((3,))) if state is None else state
+    server = method.server_init(Rng((1,))) if server is None else server
+    parts = {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()}
+    data = digits().train.take(np.arange(24)) if data is None else data
+    return method.client_round(state, Incoming(t, parts), data, Rng((2, t)))
+
+
+def test_the_steps_are_algorithm_1_written_plainly_and_every_g_and_d_travels():
+    method = small(lr=0.01, d_lr=0.02)
+    start = method.client_init("a", Rng((3,)))["now"]
+    _, reply = one_round(method)
+    data = digits().train.take(np.arange(24))
+    G = from_vector(method.generator(), start["generator"]).train()
+    D = from_vector(method.discriminator("dcgan:4"), start["discriminator"])
+    opt_g, opt_d = (torch.optim.Adam(n.parameters(), lr, (0.5, 0.999)) for n, lr in ((G, 0.01), (D, 0.02)))
+    for t in range(2):
+        z, y = method.noise(Rng((2, 0)).child("z").seed(), t, np.unique(data.labels))
+        pick = Rng((2, 0)).child("step", t, 0, "real").numpy().choice(24, 8, replace=False)
+        x, y_r = torch.from_numpy(data.pixels[pick]).float() / 127.5 - 1, torch.from_numpy(data.labels[pick])
+        fake = G(z, y)
+        opt_d.zero_grad()
+        (F.softplus(-D(x, y_r)).mean() + F.softplus(D(fake.detach(), y)).mean()).backward()
+        opt_d.step()
+        opt_g.zero_grad()
+        F.softplus(-D(fake, y)).mean().backward()
+        opt_g.step()
+        assert np.allclose(reply.parts["discriminators"][t], to_vector(D), atol=1e-5)
+        assert np.allclose(reply.parts["generators"][t], to_vector(G), atol=1e-5)
+
+
+def test_from_one_start_it_is_psfedgans_user_to_the_bit():
+    """So the two differ in what travels, and in nothing that could make one better."""
+    full, ps = small(), small(name="psfedgan")
+    before = full.client_init("a", Rng((3,)))["now"]
+    data = digits().train.take(np.arange(24))
+    _, reply = one_round(full)
+    start = {**before, "generation": 0, "published": None}
+    after, rows, *_ = train(ps, start, data, Rng((2, 0)).child("z").seed(), Rng((2, 0)))
+    assert np.array_equal(reply.parts["discriminators"], rows)
+    assert np.array_equal(reply.parts["generators"][-1], after["generator"])
+    assert {f.name for f in fields(ps)} - {f.name for f in fields(full)} == {"d_coding", "d_own", "key_from"}
+
+
+def reply_bytes(name, **settings):
+    """One real reply of a method at its default widths, 32x32 pictures, one step."""
+    method = config.build_method(config.resolve(name, {"steps": 1, **settings}), Task((1, 32, 32), 10, 20, 10))
+    pixels = np.kron(digits().train.pixels[:20], np.ones((1, 1, 4, 4), np.uint8))
+    _, reply = one_round(method, data=Pictures(pixels, digits().train.labels[:20]))
+    declared = method.declares()
+    parts = tuple(make_part(n, declared[n].codec, np.asarray(a)) for n, a in reply.parts.items())
+    return len(encode(Message(Header(Kind.REPLY, RUN, 0, "a"), parts)))
+
+
+@pytest.mark.parametrize(("coding", "most"), [("plain", 0.55), ("delta", 0.25), ("int8", 0.07), ("int4", 0.04)])
+def test_psfedgan_sends_at_most_55_percent_of_it(coding, most):
+    assert reply_bytes("psfedgan", d_coding=coding) <= most * reply_bytes("fullgan")
+
+
+def test_the_server_has_each_clients_last_g_and_so_has_whoever_listens(tmp_path):
+    method = small(2)
+    fed, _, traffic = federate(method, tmp_path, holds=TWO)
+    for c in TWO:
+        own = load_state(tmp_path / f"{c}.safetensors")["state"]["now"]
+        assert np.array_equal(fed.server["users"][c]["generator"], own["generator"])
+        heard = set().union(*(windows(data) for who, data in traffic.replies if who == c))
+        assert windows(own["generator"].tobytes()) <= heard
+        assert own["steps"] == 4
+    assert {p.name for _, d in traffic.replies for p in decode(d).parts} == set(method.declares())
+
+
+def test_clients_begin_apart_from_the_runs_seed():
+    method = small()
+    a, b, c = (method.client_init("x", Rng((k,)))["now"]["generator"] for k in (1, 1, 2))
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+
+
+def test_a_client_without_a_label_is_refused_and_no_other_run_is_taken_over():
+    method = small()
+    _, reply = one_round(method)
+    parts = {k: np.asarray(v) for k, v in reply.parts.items()}
+    with pytest.raises(Malformed, match="no label"):
+        method.receive(method.server_init(Rng((1,))), "a", {**parts, "labels": np.zeros(10)})
+    with pytest.raises(VitrailError, match="resume"):
+        method.server_init(Rng((1,)), None, {"users": {}})
+
+
+def test_the_mixture_knows_who_has_which_label_and_a_classifier_comes_of_it(tmp_path):
+    method = small(6, classifier_rounds=2, classifier_steps=5)
+    fed, outcomes, _ = federate(method, tmp_path, holds=halves())
+    assert [len(o.answered) for o in outcomes] == [2] * 4 + [0] * 2
+    assert method.mixture(fed.server).knows.tolist() == [[k < 5 for k in range(10)], [k >= 5 for k in range(10)]]
+    made = method.products(fed.server)
+    assert set(made) == {"generator", "classifier"}
+    save_model(tmp_path / "c.safetensors", made["classifier"], CLASSES, {"made": "here"})
+    x = torch.from_numpy(digits().test.pixels[:5]).float() / 255
+    assert load_classifier(tmp_path / "c.safetensors").logits(x).shape == (5, 10)
+    own = method.products(fed.server, load_state(tmp_path / "client-1.safetensors")["state"])["generator"]
+    assert own.kind == "dcgan"
+
+
+def test_with_dp_sgd_neither_labels_nor_losses_leave():
+    method = quick("fullgan, dp-sgd")
+    assert set(method.declares()) == {"generators", "discriminators"}
+    assert method.mechanism.noise == quick("psfedgan, dp-sgd").mechanism.noise
+
+
+def test_a_gan_that_is_no_longer_finite_stays_with_its_client():
+    with pytest.raises(VitrailError, match="lower lr"):
+        one_round(replace(small(steps=4), lr=1e30))
+
+
+@pytest.mark.parametrize("name", ["fullgan", "psfedgan"])
+def test_what_no_message_can_carry_is_refused_before_anything_is_trained(name):
+    large = Task((1, 32, 32), 10, 20, 10)
+    with pytest.raises(VitrailError, match=r"steps=1000: .* use fewer steps"):
+        replace(quick(name, steps=1000, width=64, d_width=128), task=large).declares()
+    fits = replace(quick(name, steps=100, width=64, d_width=64), task=large)
+    parts = fits.declares()
+    D = vector_size(fits.discriminator(fits.architecture))
+    assert 4 * 100 * D > 2**28
+    assert parts["discriminators"].most_bytes >= 4 * 100 * D, "what is declared is taken"

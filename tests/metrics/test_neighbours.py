@@ -1,0 +1,44 @@
+"""Precision, recall, density and coverage are prdc's, and those of a plain loop."""
+
+import numpy as np
+import pytest
+from prdc import compute_prdc
+
+from vitrail.metrics.neighbours import Neighbourhoods
+
+REAL = np.random.default_rng(0).normal(size=(60, 3))
+FAKE = np.random.default_rng(1).normal(size=(50, 3)) * 0.7 + 0.4
+
+
+def plain(real, fake, k=5):
+    def distance(a, b):
+        return float(np.sqrt(((a - b) ** 2).sum()))
+
+    def radius(points, i):
+        return sorted(distance(points[i], other) for j, other in enumerate(points) if j != i)[k - 1]
+
+    r, f = ([radius(points, i) for i in range(len(points))] for points in (real, fake))
+    inside = [sum(distance(a, b) < r[i] for i, a in enumerate(real)) for b in fake]
+    return {
+        "precision": np.mean([n > 0 for n in inside]),
+        "density": np.mean(inside) / k,
+        "recall": np.mean([any(distance(a, b) < f[j] for j, b in enumerate(fake)) for a in real]),
+        "coverage": np.mean([any(distance(a, b) < r[i] for b in fake) for i, a in enumerate(real)]),
+    }
+
+
+def test_the_shares_are_those_of_prdc_and_of_their_definitions():
+    ours = Neighbourhoods(REAL, FAKE).shares()
+    assert ours == pytest.approx(compute_prdc(REAL, FAKE, nearest_k=5))
+    assert ours == pytest.approx(plain(REAL, FAKE))
+
+
+def test_without_some_points_they_are_those_of_the_others():
+    real, fake = np.arange(60) % 7 != 2, np.arange(50) % 4 != 1
+    found = Neighbourhoods(REAL, FAKE).shares(real, fake)
+    assert found == pytest.approx(compute_prdc(REAL[real], FAKE[fake], nearest_k=5))
+
+
+def test_far_away_pictures_have_no_precision_and_no_coverage():
+    found = Neighbourhoods(REAL, FAKE + 100).shares()
+    assert found["precision"] == found["coverage"] == found["recall"] == 0

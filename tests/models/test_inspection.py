@@ -1,0 +1,154 @@
+"""What `vitrail show` says of a model file is what is in it."""
+
+import io
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+import vitrail
+from tests.federation import quick
+from vitrail.cli.main import app
+from vitrail.methods.base import Model
+from vitrail.models.inspection import inspect_model, show_model
+from vitrail.models.model_file import load, save_model
+from vitrail.nets.generators import build
+from vitrail.nets.masked import Masked
+from vitrail.nets.supermask import encode_mask
+from vitrail.utils import state
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
+
+TINY = {"data": "digits", "size": 8, "clients": 3, "batch": 10, "rounds": 1, "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def prism(tmp_path_factory):
+    return vitrail.train("prism", **TINY, local_steps=1, out=str(tmp_path_factory.mktemp("show") / "prism")).folder
+
+
+@pytest.fixture(scope="module")
+def fedgan(tmp_path_factory):
+    return vitrail.train("fedgan", **TINY, width=4, z=8, out=str(tmp_path_factory.mktemp("show") / "fedgan")).folder
+
+
+def text(found, width=200):
+    console = Console(width=width, highlight=False, record=True, file=io.StringIO())
+    show_model(found, console)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("name", ["model", "best", "ensemble"])
+def test_the_parts_add_up_to_the_file(prism, name):
+    path = prism / f"{name}.safetensors"
+    found = inspect_model(path)
+    assert found["bytes"] == os.stat(path).st_size == sum(p["bytes"] for p in found["parts"])
+    length = int.from_bytes(path.read_bytes()[:8], "little")
+    assert found["parts"][-1] == {"name": "header", "type": "json", "bytes": 8 + length}
+
+
+def test_the_share_of_ones_is_that_of_the_mask_that_was_saved(prism, tmp_path):
+    tree = state.load(prism / "model.safetensors")["model"]
+    masked = Masked(build(tree["generator"], (1, 8, 8), 10, tree["width"]), tree["seed"])
+    mask = np.arange(masked.size) % 5 == 0
+    save_model(
+        tmp_path / "m.safetensors", Model("masked", {**tree, "mask": encode_mask(masked, mask)}), "0123456789", {}
+    )
+    found = inspect_model(tmp_path / "m.safetensors")
+    ones = -(-masked.size // 5)
+    assert found["mask"] == {"elements": masked.size, "ones": ones, "share": ones / masked.size}
+    assert found["float32_bytes"] == found["parts"][0]["float32_bytes"] == 4 * masked.size
+
+
+def test_an_ensemble_shows_the_share_that_its_draws_have(prism):
+    found, generator = inspect_model(prism / "ensemble.safetensors"), load(prism / "ensemble.safetensors")
+    generator.sample(1)
+    drawn = torch.cat([p.flatten() for p in generator.net.masked.net.parameters()])
+    assert found["mask"]["elements"] == len(drawn)
+    assert found["mask"]["share"] == pytest.approx((drawn != 0).double().mean().item(), abs=0.01)  # four deviations
+    assert found["parts"][0]["float32_bytes"] == 4 * len(drawn)
+
+
+def test_ordinary_weights_are_listed_one_by_one(fedgan):
+    found, weights = inspect_model(fedgan), load(fedgan).net.state_dict()
+    assert [p["name"] for p in found["parts"][:-1]] == [f"weights/{name}" for name in weights]
+    assert [p["bytes"] for p in found["parts"][:-1]] == [w.numel() * w.element_size() for w in weights.values()]
+    assert "mask" not in found
+    assert found["kind"] == "dcgan"
+    assert found["parameters"] == sum(p.numel() for p in load(fedgan).net.parameters())
+    assert "stored with the weights" in text(found)
+    assert "…" not in text(found, 60)  # nothing is cut off where it is narrow
+
+
+def test_all_that_a_person_asks_is_printed(prism):
+    said = text(inspect_model(prism))
+    rows = [json.loads(line) for line in (prism / "metrics.jsonl").read_text().splitlines()]
+    for words in (
+        str(prism / "model.safetensors"),
+        "small",
+        "1 x 8 x 8",
+        "10: 0, 1, 2",
+        f"{sum(p.numel() for p in load(prism).net.parameters()):,}",
+        str(state.load(prism / "model.safetensors")["model"]["seed"]),
+        "computed when loading, from noise",
+        load(prism).about["privacy"],
+        load(prism).about["features"],
+        load(prism).about["ruler"],
+        f"{sum(r['bytes_up'] for r in rows):,}",
+        f"{sum(r['bytes_down'] for r in rows):,}",
+        f"{os.stat(prism / 'model.safetensors').st_size:,}",
+    ):
+        assert words in said
+
+
+def test_json_has_everything_of_about_and_nothing_else_on_stdout(prism):
+    said = CliRunner().invoke(app, ["show", str(prism), "--json"])
+    found = json.loads(said.stdout)
+    assert (said.exit_code, said.stderr) == (0, "")
+    assert found["about"] == load(prism).about
+    assert found == inspect_model(prism)
+
+
+def test_a_model_that_says_nothing_of_privacy_is_shown_as_such_and_cannot_steer_the_terminal(tmp_path):
+    method = quick("prism")
+    model = method.products(method.server_init(Rng((1,))))["generator"]
+    about = {"data": "[red]\x1b[2Jmine", "array": np.zeros((2, 3)), "notes": ["one", "two"]}
+    save_model(tmp_path / "m.safetensors", model, ["a\x07"] * 10, about)
+    found = inspect_model(tmp_path / "m.safetensors")
+    json.dumps(found, allow_nan=False)
+    assert [p["name"] for p in found["parts"]] == ["mask", "about/array", "header"]
+    said = text(found)
+    assert "not stated" in said
+    assert "[red]" in said
+    assert "float64 [2, 3]" in said
+    assert "one; two" in said
+    assert not {"\x1b", "\x07"} & set(said)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda t: t.update(kind="program"), "program"),
+        (lambda t: t.pop("about"), "not a vitrail model"),
+        (lambda t: t.update(about=[1]), "says of itself"),
+        (lambda t: t["model"].pop("seed"), "does not fit together"),
+    ],
+)
+def test_garbage_is_refused_by_name(prism, tmp_path, change, says):
+    tree = state.load(prism / "model.safetensors")
+    change(tree)
+    state.save(tmp_path / "bad.safetensors", tree)
+    with pytest.raises(VitrailError, match=rf"bad\.safetensors.*{says}"):
+        inspect_model(tmp_path / "bad.safetensors")
+
+
+def test_a_place_without_a_model_is_refused(tmp_path):
+    with pytest.raises(VitrailError, match="no model at"):
+        inspect_model(tmp_path)
+    (tmp_path / "x.safetensors").write_bytes(b"PK\x03\x04 not a model")
+    with pytest.raises(VitrailError, match="damaged or not a vitrail file"):
+        inspect_model(tmp_path / "x.safetensors")

@@ -1,0 +1,93 @@
+"""Keys in files and signatures: what was signed by whom is known, and nothing else passes."""
+
+import os
+import stat
+
+import pytest
+from Crypto.PublicKey import ECC
+from Crypto.Signature import eddsa
+
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.keys import Key, kept_key, new_key, public_key, read_key, signed_by
+
+KEY = Key(bytes(range(32)))
+
+
+def test_another_library_knows_the_same_public_key_and_signature():
+    theirs = eddsa.import_private_key(KEY.secret)
+    assert theirs.public_key().export_key(format="raw") == KEY.public
+    from vitrail.utils.keys import _whole
+
+    signature = KEY.sign(b"one", b"two")
+    eddsa.new(ECC.import_key(theirs.public_key().export_key(format="PEM")), "rfc8032").verify(
+        _whole((b"one", b"two")), signature
+    )
+
+
+def test_no_bit_of_a_text_or_a_signature_may_change():
+    text = b"round 3"
+    signature = KEY.sign(text)
+    assert signed_by(KEY.public, signature, text)
+    for i in range(8 * len(text)):
+        assert not signed_by(KEY.public, signature, _flipped(text, i))
+    for i in range(8 * len(signature)):
+        assert not signed_by(KEY.public, _flipped(signature, i), text)
+    assert not signed_by(Key(bytes(32)).public, signature, text)
+    assert not signed_by(b"no key", signature, text)
+
+
+def test_pieces_are_not_run_together():
+    signature = KEY.sign(b"ab", b"c")
+    assert not any(signed_by(KEY.public, signature, *p) for p in ([b"a", b"bc"], [b"abc"], [b"ab", b"c", b""]))
+
+
+def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path):
+    path = tmp_path / "new" / "node.key"
+    key = kept_key(path)
+    assert kept_key(path) == key == read_key(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [p.name for p in path.parent.iterdir()] == ["node.key"]
+    with pytest.raises(FileExistsError):
+        new_key(path)
+    assert read_key(path) == key
+
+
+def test_a_key_is_never_printed():
+    assert KEY.secret.hex() not in repr(KEY)
+    assert KEY.public.hex() in repr(KEY)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+def test_a_key_that_others_may_read_is_refused_without_its_place(tmp_path):
+    path = tmp_path / "node.key"
+    kept_key(path)
+    path.chmod(0o640)
+    with pytest.raises(VitrailError, match=r"node\.key.*mode 640.*chmod 600") as e:
+        kept_key(path)
+    assert str(tmp_path) not in str(e.value)
+
+
+@pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "xy" * 32])
+def test_a_broken_key_is_refused_without_showing_it(tmp_path, text):
+    path = tmp_path / "node.key"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(VitrailError, match="64 hex digits") as e:
+        read_key(path)
+    assert not text or text[:8] not in str(e.value)
+
+
+def test_a_public_key_is_digits_or_a_file_of_them(tmp_path):
+    (tmp_path / "server.pub").write_text(KEY.public.hex() + "\n")
+    assert public_key(KEY.public.hex()) == public_key(str(tmp_path / "server.pub")) == KEY.public
+    (tmp_path / "other.pub").write_text("ssh-rsa AAAA")
+    for bad in ("", "ab", str(tmp_path / "missing"), str(tmp_path / "other.pub"), "a\0b"):
+        with pytest.raises(VitrailError, match="64 hex digits"):
+            public_key(bad)
+
+
+def _flipped(raw, bit):
+    out = bytearray(raw)
+    out[bit // 8] ^= 1 << bit % 8
+    return bytes(out)

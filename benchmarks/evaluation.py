@@ -38,7 +38,7 @@ def model(folder: Path) -> None:
     from vitrail.utils.rng import Rng
 
     method = config.build_method(config.resolve("prism", {}), Task((1, 32, 32), 10, 1, 1))
-    made = method.products(method.server_init(Rng((0,))))["generator"]
+    made = method.export_models(method.server_init(Rng((0,))))["generator"]
     save_model(folder / "model.safetensors", made, tuple("0123456789"), {"data": "mnist5k"})
 
 

@@ -14,10 +14,10 @@ import time
 import torch
 
 from vitrail.data import load
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.metrics.frechet import Gaussian, frechet
+from vitrail.nets.feature_moments import to_float
 from vitrail.nets.inception import TOGETHER, Inception, load_inception
-from vitrail.nets.moments import to_float
 
 N = 1000
 REFERENCE = 46.07
@@ -25,7 +25,7 @@ WITHIN = 0.1
 
 
 @torch.no_grad()
-def gaussian(net: Inception, pictures: Pictures) -> Gaussian:
+def gaussian(net: Inception, pictures: Images) -> Gaussian:
     """Mean and covariance of the features of the first pictures."""
     found = Gaussian.empty(net.num_features)
     for at in range(0, N, TOGETHER):

@@ -21,8 +21,8 @@ import numpy as np
 
 from vitrail.data import load
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, play
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.engines.rounds import Federation, run_round
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config
 from vitrail.methods.base import Task
 from vitrail.models.model_file import save_model
@@ -49,8 +49,8 @@ def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
     print(f"{'':10}{'up':>11}{'ideal':>11}{'over':>8}   {'down':>11}{'ideal':>11}{'over':>8}")
     totals = np.zeros(4)
     with tempfile.TemporaryDirectory() as folder:
-        crew = Crew(method, b"a run of bytes 1", rng, held, Path(folder))
-        with Embedded(crew, data.train.without_labels(), 2) as engine:
+        crew = SimulatedClients(method, b"a run of bytes 1", rng, held, Path(folder))
+        with SimulationEngine(crew, data.train.without_labels(), 2) as engine:
             replies: list[bytes] = []
 
             def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
@@ -63,7 +63,7 @@ def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
             for t in range(args.rounds + 1):  # the last round only to see what is sent down for it
                 replies.clear()
                 s_t = fed.server["s"]
-                fed, outcome = play(method, fed, crew.run, sorted(held), ask, rng)
+                fed, outcome = run_round(method, fed, crew.run, sorted(held), ask, rng)
                 masks = [decode(_mask(raw), levels(s_t), 2) for raw in replies]
                 ideal_up = float(np.mean([ideal_bytes(m, levels(s_t), 2) for m in masks]))
                 up, down = (float(np.mean(list(x.values()))) for x in (outcome.up, outcome.down))
@@ -92,7 +92,7 @@ def _mask(reply: bytes) -> Any:
 def model_file(method: Any, fed: Federation) -> None:
     """Print the size of the stored model."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, model in method.products(fed.server).items():
+        for name, model in method.export_models(fed.server).items():
             path = Path(folder) / f"{name}.safetensors"
             save_model(path, model, (), {})
             print(f"model file ({name}): {path.stat().st_size:,} bytes; as float32 {4 * method.size:,}")

@@ -16,33 +16,33 @@ import torch
 
 from vitrail.auditing.bounds import from_rates
 from vitrail.data import load
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.experiment import settings as config
-from vitrail.methods.base import Incoming, Task
+from vitrail.methods.base import ServerMessage, Task
 from vitrail.methods.psfedgan.algorithm import PsFedGan
 from vitrail.methods.psfedgan.messages import read
+from vitrail.nets.feature_moments import to_float
 from vitrail.nets.flat import from_vector
-from vitrail.nets.moments import to_float
 from vitrail.utils.rng import Rng
 
 STEPS, DELTA = 20, 1e-5
 
 
-def both_cases() -> tuple[Pictures, Pictures]:
+def both_cases() -> tuple[Images, Images]:
     """Eight digits, and the same with a white picture in place of the last; one label, so that labels tell nothing."""
     digits = load("digits", size=8).train.take(np.arange(8))
     white = digits.pixels.copy()
     white[-1] = 255
     zeros = np.zeros(8, np.int64)
-    return Pictures(digits.pixels, zeros), Pictures(white, zeros)
+    return Images(digits.pixels, zeros), Images(white, zeros)
 
 
-def seen(method: PsFedGan, held: Pictures, asked: torch.Tensor, rng: Rng) -> np.ndarray:
+def seen(method: PsFedGan, held: Images, asked: torch.Tensor, rng: Rng) -> np.ndarray:
     """How much more real each picture in question came to be for D_u: at the message's end, and on average."""
     server = method.server_init(rng.child("server"))
     told = {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()}
     state = method.client_init("a", rng.child("client"))
-    _, reply = method.client_round(state, Incoming(0, told), held, rng.child("round"))
+    _, reply = method.client_round(state, ServerMessage(0, told), held, rng.child("round"))
     said = read(method, reply.parts, None)
     D = method.discriminator(said.architecture).eval()
     labels = torch.zeros(len(asked), dtype=torch.int64)

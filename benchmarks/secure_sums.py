@@ -19,8 +19,8 @@ import numpy as np
 from vitrail.engines.secagg import client as secure
 from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.shares import SHARE, Group, Shown
-from vitrail.methods.base import Declared, Task
+from vitrail.engines.secagg.shares import SHARE, Group, Share
+from vitrail.methods.base import PartSpec, Task
 from vitrail.utils.keys import Key
 from vitrail.utils.state import State
 from vitrail.wire.message import Header, Kind, Message, Part, decode, encode, make_part
@@ -39,17 +39,17 @@ class Other:
     key: Key
 
     @property
-    def shown(self) -> Shown:
+    def shown(self) -> Share:
         """Its public half."""
-        return Shown.make(RUN, 0, self.name, self.letters, self.masks, self.seed, self.key)
+        return Share.make(RUN, 0, self.name, self.letters, self.masks, self.seed, self.key)
 
 
 def round_of(clients: int, numbers: int) -> tuple[list[float], int, int]:
     """Seconds of each exchange, and bytes down and up of all."""
     group = Group(RUN, 0, tuple(f"client-{k}" for k in range(clients)), clients // 2 + 1)
     task = Task((1, 8, 8), 0, 1, clients, secure=group.threshold, entropy="os")
-    declared = {"sums": Declared("sum", "float32", numbers, limit=1000.0)}
-    party = secure.Party("client-0", RUN, 0, task, declared)
+    declared = {"sums": PartSpec("sum", "float32", numbers, limit=1000.0)}
+    party = secure.SecAggClient("client-0", RUN, 0, task, declared)
     new = os.urandom
     others = [Other(name, new(32), new(32), new(32), Key(new(32))) for name in group.names[1:]]
     seconds, down, up = [], 0, 0
@@ -73,7 +73,7 @@ def round_of(clients: int, numbers: int) -> tuple[list[float], int, int]:
     keys = own + b"".join(other.shown.pack() for other in others)
     who = secure.bytes_part(secure.WHO, secure.write_names(list(group.names)))
     asks(1, (who, secure.bytes_part(secure.KEYS, keys)))
-    to = Shown.read(own).letters
+    to = Share.read(own).letters
     letters = b"".join(
         primitives.seal(primitives.agree(other.letters, to, secagg.letter(group, j, 0)), bytes(2 * SHARE))
         for j, other in enumerate(others, 1)

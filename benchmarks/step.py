@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from vitrail.methods.prism.loss import eq1
+from vitrail.nets.feature_moments import class_moments
 from vitrail.nets.features import Features, load_features
 from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked, sample_mask
-from vitrail.nets.moments import class_moments
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import plain_prism  # type: ignore[import-not-found]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.data import load
-from vitrail.nets.features import SMALL, Features, Plan, halve
+from vitrail.nets.features import SMALL, Features, LayerPlan, halve
 
 EPSILON = 1e-5  # of batch normalisation
 
@@ -27,7 +27,7 @@ EPSILON = 1e-5  # of batch normalisation
 class Classifier(nn.Module):
     """The network while it is trained: each convolution has a batch normalisation, and classes come out."""
 
-    def __init__(self, plan: Plan, classes: int) -> None:
+    def __init__(self, plan: LayerPlan, classes: int) -> None:
         super().__init__()
         self.plan = plan
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise((3, *plan.widths)))

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from vitrail.data import load
-from vitrail.data.dataset import Dataset, Pictures
-from vitrail.engines.async_rounds import stretch
+from vitrail.data.dataset import Dataset, Images
+from vitrail.engines.async_rounds import run_async_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, Outcome, play
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.engines.rounds import Federation, RoundResult, run_round
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config
-from vitrail.methods.base import Incoming, Method, Task
+from vitrail.methods.base import Method, ServerMessage, Task
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode
 
@@ -96,7 +96,7 @@ def federate(
     folder: Path,
     *,
     holds: dict[str, np.ndarray] | None = None,
-    train: Pictures | None = None,
+    train: Images | None = None,
     rounds: int | None = None,
     workers: int = 1,
     reverse: bool = False,
@@ -105,7 +105,7 @@ def federate(
     spoil: Spoil | None = None,
     fed: Federation | None = None,
     ahead: int = 1,
-) -> tuple[Federation, list[Outcome], Traffic]:
+) -> tuple[Federation, list[RoundResult], Traffic]:
     """Play rounds from the start, or from a federation, and keep everything that travelled.
 
     `ahead`: in stretches of so many rounds, where the method's clients are free of each other.
@@ -116,8 +116,8 @@ def federate(
     traffic = Traffic()
     fed = fed or Federation(0, method.server_init(rng.child("server", "init"), train.take(np.arange(3))))
     outcomes = []
-    crew = Crew(method, RUN, rng, holds, folder)
-    with Embedded(crew, train, workers, dropout) as engine:
+    crew = SimulatedClients(method, RUN, rng, holds, folder)
+    with SimulationEngine(crew, train, workers, dropout) as engine:
 
         def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
             sent = seen(requests)
@@ -136,11 +136,11 @@ def federate(
         end = fed.round + (method.task.rounds if rounds is None else rounds)
         while fed.round < end:
             if ahead == 1:
-                fed, outcome = play(method, fed, RUN, sorted(holds), ask, rng, quorum=quorum)
+                fed, outcome = run_round(method, fed, RUN, sorted(holds), ask, rng, quorum=quorum)
                 outcomes.append(outcome)
                 continue
             journal, until = Journal(folder / "answers"), min(end, fed.round + ahead)
-            for outcome, after in stretch(
+            for outcome, after in run_async_rounds(
                 method, fed, RUN, lambda _: sorted(holds), until, ask, rng, journal, quorum=quorum
             ):
                 outcomes.append(outcome)
@@ -160,14 +160,14 @@ def same(a: Any, b: Any) -> bool:
     )
 
 
-def gan_answer(method: Any, data: Pictures, server: Any = None, rng: int = 2) -> Any:
+def gan_answer(method: Any, data: Images, server: Any = None, rng: int = 2) -> Any:
     """What a client says that is given both networks of a GAN."""
     server = server or method.server_init(Rng((1,)))
-    told = Incoming(0, {n: server[n] for n in ("generator", "discriminator")})
+    told = ServerMessage(0, {n: server[n] for n in ("generator", "discriminator")})
     return method.client_round({}, told, data, Rng((rng,)))[1].parts
 
 
-def rivals() -> Iterator[Pictures]:
+def rivals() -> Iterator[Images]:
     """Data sets as unlike as can be, of different sizes."""
     some = digits().train.take(np.arange(30))
     for data in (some, some.take(np.arange(1))):

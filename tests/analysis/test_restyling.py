@@ -17,7 +17,7 @@ from vitrail.analysis.latents import SIZE, _fakes, learn_maps
 from vitrail.analysis.routing import Router, measure_routing
 from vitrail.analysis.trained import open_run
 from vitrail.cli.main import app
-from vitrail.experiment.runner import Nobody
+from vitrail.experiment.runner import NullCallback
 from vitrail.methods.padpaf.losses import barlow_twins
 from vitrail.models.personal import load_personal
 from vitrail.report import write_report
@@ -186,7 +186,7 @@ def test_an_adaptation_that_was_stopped_goes_on_and_keeps_its_curve(folder, tmp_
     class Stopped(Exception):
         pass
 
-    class Impatient(Nobody):
+    class Impatient(NullCallback):
         def round(self, outcome, row):
             raise Stopped
 

@@ -8,8 +8,8 @@ from vitrail.analysis.trained import open_run
 from vitrail.analysis.views import mean_over_pictures
 from vitrail.data import load
 from vitrail.data.transforms import TRANSFORMS
-from vitrail.methods.base import Incoming
-from vitrail.metrics.evaluation import halves
+from vitrail.methods.base import ServerMessage
+from vitrail.metrics.evaluation import split_validation
 from vitrail.models.personal import load_personal
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -25,7 +25,7 @@ def test_an_untrained_network_is_what_clients_begin_with(opened):
     """A client that learns nothing in its first round has the first style."""
     method = type(opened.trained.method)(**{**vars(opened.trained.method), "lr": 1e-12})
     server = method.server_init(Rng((opened.settings.seed,)).child("server", "init"))
-    told = Incoming(0, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
+    told = ServerMessage(0, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
     own = opened.views.train.pictures.take(np.arange(8)).without_labels()
     state, _ = method.client_round({}, told, own, Rng((1,)))
     begun = type(opened.trained).of(method, server, {"a": state})
@@ -37,7 +37,7 @@ def test_an_untrained_network_is_what_clients_begin_with(opened):
 
 def test_clients_are_judged_by_held_out_pictures_through_their_own_transform(opened):
     data = load("digits", size=8)
-    _, judging = halves(data.test)
+    _, judging = split_validation(data.test)
     views = opened.views
     assert views.names == ("invert", "blur", "zoom-out")
     plain = judging.pixels.astype(np.float32) / 255

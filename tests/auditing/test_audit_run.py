@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from vitrail import train
 from vitrail.auditing.audit_run import audit_run, write
 from vitrail.cli.privacy import audit
-from vitrail.privacy import moments
+from vitrail.privacy import feature_sums as moments
 from vitrail.report import write_report
 from vitrail.report.audit import read_audit
 from vitrail.utils.errors import VitrailError

@@ -8,7 +8,8 @@ from vitrail.auditing import averages, canaries, steps, updates
 from vitrail.auditing.attack import from_one_run, from_trials
 from vitrail.methods.prism import mechanisms as prism_privacy
 from vitrail.privacy import clipping as clip
-from vitrail.privacy import dpfedavg, dpsgd, moments
+from vitrail.privacy import dpfedavg, dpsgd
+from vitrail.privacy import feature_sums as moments
 from vitrail.privacy.accounting import epsilon
 from vitrail.utils.rng import Rng
 
@@ -39,17 +40,17 @@ def test_moments_whose_noise_was_thrown_away_are_caught(monkeypatch):
 
 def test_one_run_with_many_canaries_tells_noise_from_none(monkeypatch):
     intact = target("moments", 250, epsilon=1.0)
-    bounds = from_one_run(canaries.all_at_once(intact, canaries.Moments(intact)), intact, 1.0)
+    bounds = from_one_run(canaries.all_at_once(intact, canaries.MomentsTarget(intact)), intact, 1.0)
     assert not any(lower.refutes for lower in bounds)
     monkeypatch.setattr(moments, "gaussian", no_noise)
-    bounds = from_one_run(canaries.all_at_once(intact, canaries.Moments(intact)), intact, 1.0)
+    bounds = from_one_run(canaries.all_at_once(intact, canaries.MomentsTarget(intact)), intact, 1.0)
     assert all(lower.refutes for lower in bounds)
 
 
 def test_canaries_reach_the_sensitivity_that_is_claimed():
     for labels in ("auto", "ignore"):
         attacked = target("moments", labels=labels)
-        found = canaries.Moments(attacked)
+        found = canaries.MomentsTarget(attacked)
         drawn = canaries.draw(found.summary, 200, found.kinds, Rng((2,)))
         widest = np.sqrt(np.diag(drawn.gram()).max())
         assert 0.6 * attacked.plan.method.mechanism.sensitivity < widest
@@ -58,7 +59,7 @@ def test_canaries_reach_the_sensitivity_that_is_claimed():
 
 def test_gram_is_that_of_the_differences_written_out():
     attacked = target("moments")
-    found = canaries.Moments(attacked)
+    found = canaries.MomentsTarget(attacked)
     drawn = canaries.draw(found.summary, 7, found.kinds, Rng((3,)))
     U = np.zeros((7, found.kinds, drawn.rows[0].shape[1]))
     for i in range(7):

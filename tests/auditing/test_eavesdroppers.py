@@ -85,7 +85,7 @@ def test_losses_are_kept_message_by_message(run, heard):
     _, finding = heard
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for curves, user in zip(finding["curves"], ("client-0", "client-1"), strict=True):
-        messages = sum(user in row["up"] and user not in row["left_out"] for row in rows)
+        messages = sum(user in row["up"] and user not in row["excluded"] for row in rows)
         assert all(len(line) == messages for line in curves["lines"].values())
         assert curves["lines"]["missed the first message"][0] is None
         assert all(map(math.isfinite, curves["lines"]["with the seed (the cloud's)"]))

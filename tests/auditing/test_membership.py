@@ -12,7 +12,7 @@ from tests.federation import digits
 from vitrail.auditing import copies, inversion, membership, shadows
 from vitrail.auditing.rates import auc, figures
 from vitrail.models.model_file import Generator
-from vitrail.nets.moments import to_float
+from vitrail.nets.feature_moments import to_float
 
 
 class Parrot(nn.Module):

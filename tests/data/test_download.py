@@ -15,7 +15,7 @@ from vitrail.data.download import DownloadError, download, into_place
 from vitrail.data.lookup import find
 from vitrail.data.official import FILES, Remote
 from vitrail.utils.errors import Malformed, VitrailError
-from vitrail.utils.paths import home
+from vitrail.utils.paths import data_home
 
 BODY = bytes(range(256)) * 4000
 MD5 = hashlib.md5(BODY).hexdigest()
@@ -100,7 +100,7 @@ def test_a_data_set_whose_download_fails_is_refused_and_leaves_nothing(
     with pytest.raises(VitrailError, match=said) as refusal:
         load("svhn")
     assert "train_32x32.mat is missing" in str(refusal.value)
-    assert not [p for p in home().rglob("*") if p.is_file()]
+    assert not [p for p in data_home().rglob("*") if p.is_file()]
 
 
 def test_a_downloaded_file_of_the_wrong_kind_is_refused_by_name(
@@ -116,15 +116,15 @@ def test_assets_come_before_downloads(assets: Path, tmp_path: Path) -> None:
     for folder in (assets / "mnist", tmp_path / "home" / "downloads" / "mnist"):
         folder.mkdir(parents=True)
         (folder / "a.gz").write_bytes(b"x")
-    assert find("mnist", "a.gz", home()) == assets / "mnist" / "a.gz"
+    assert find("mnist", "a.gz", data_home()) == assets / "mnist" / "a.gz"
 
 
 def test_a_missing_file_is_named_with_every_place_and_both_remedies(assets: Path) -> None:
     name = "train-images-idx3-ubyte.gz"
     with pytest.raises(VitrailError) as refusal:
-        find("mnist", name, home())
+        find("mnist", name, data_home())
     said = str(refusal.value)
-    for part in (name, str(assets / "mnist" / name), str(home() / "downloads" / "mnist" / name)):
+    for part in (name, str(assets / "mnist" / name), str(data_home() / "downloads" / "mnist" / name)):
         assert part in said
     assert "connect to the internet" in said
     assert "VITRAIL_ASSETS" in said
@@ -136,7 +136,7 @@ def test_without_an_assets_folder_the_error_says_that_it_is_not_set(
 ) -> None:
     monkeypatch.delenv("VITRAIL_ASSETS")
     with pytest.raises(VitrailError, match="VITRAIL_ASSETS is not set"):
-        find("svhn", "train_32x32.mat", home())
+        find("svhn", "train_32x32.mat", data_home())
 
 
 def test_a_home_that_cannot_be_written_is_refused_with_a_remedy(server: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.data.holdout import hold_out
 from vitrail.utils.errors import VitrailError
 
@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (200, 1, 8, 8), np.uint8)
 
 
-def content(pictures: Pictures) -> list[bytes]:
+def content(pictures: Images) -> list[bytes]:
     return [image.tobytes() for image in pictures.pixels]
 
 
@@ -27,9 +27,9 @@ def content(pictures: Pictures) -> list[bytes]:
 def test_no_image_changes_sides_when_others_are_removed_or_reordered(
     order: list[int], gone: set[int], share: float
 ) -> None:
-    _, test = hold_out(Pictures(IMAGES), share)
+    _, test = hold_out(Images(IMAGES), share)
     held = set(content(test))
-    some = Pictures(IMAGES).take(np.array([i for i in order if i not in gone]))
+    some = Images(IMAGES).take(np.array([i for i in order if i not in gone]))
     try:
         train, test = hold_out(some, share)
     except VitrailError:
@@ -40,7 +40,7 @@ def test_no_image_changes_sides_when_others_are_removed_or_reordered(
 
 
 def test_labels_and_groups_do_not_change_sides() -> None:
-    bare = Pictures(IMAGES)
+    bare = Images(IMAGES)
     described = replace(bare, labels=np.arange(200) % 7, groups=np.arange(200) // 50)
     train, test = hold_out(described, 0.3)
     assert (content(train), content(test)) == tuple(map(content, hold_out(bare, 0.3)))
@@ -50,7 +50,7 @@ def test_labels_and_groups_do_not_change_sides() -> None:
 
 
 def test_duplicates_are_on_the_same_side() -> None:
-    train, test = hold_out(Pictures(np.concatenate([IMAGES, IMAGES[::-1]])), 0.4)
+    train, test = hold_out(Images(np.concatenate([IMAGES, IMAGES[::-1]])), 0.4)
     assert not set(content(train)) & set(content(test))
     assert len(train) + len(test) == 400
 
@@ -58,24 +58,24 @@ def test_duplicates_are_on_the_same_side() -> None:
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
 def test_the_share_is_met_up_to_binomial_deviation(share: float) -> None:
     n = 20_000
-    _, test = hold_out(Pictures(RNG.integers(0, 256, (n, 1, 4, 4), np.uint8)), share)
+    _, test = hold_out(Images(RNG.integers(0, 256, (n, 1, 4, 4), np.uint8)), share)
     assert abs(len(test) - n * share) < 5 * (n * share * (1 - share)) ** 0.5
 
 
 def test_a_larger_share_holds_out_the_same_images_and_more() -> None:
-    held = [set(content(hold_out(Pictures(IMAGES), share)[1])) for share in (0.0, 0.1, 0.3, 0.8)]
+    held = [set(content(hold_out(Images(IMAGES), share)[1])) for share in (0.0, 0.1, 0.3, 0.8)]
     assert all(a < b for a, b in pairwise(held))
     assert not held[0]
 
 
 def test_which_images_are_held_out_never_changes() -> None:
     pixels = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1)
-    _, test = hold_out(Pictures(pixels), 0.2)
+    _, test = hold_out(Images(pixels), 0.2)
     assert test.pixels.ravel().tolist() == [3, 5, 8, 13, 15, 21, 22, 34, 35, 38]
 
 
 def test_sixty_thousand_images_are_split_within_two_seconds() -> None:
-    pictures = Pictures(np.zeros((60_000, 1, 32, 32), np.uint8))
+    pictures = Images(np.zeros((60_000, 1, 32, 32), np.uint8))
     began = time.perf_counter()
     hold_out(pictures, 0.0)
     assert time.perf_counter() - began < 2

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitrail.data import Dataset, Partition, Pictures, draw_partition, partition
+from vitrail.data import Dataset, Images, Partition, draw_partition, partition
 from vitrail.data.partition_plot import counts
 from vitrail.utils.errors import VitrailError
 
@@ -20,7 +20,7 @@ ATTRIBUTES = tuple(f"a{i}" for i in range(8))
 def made(n: int = 600, kinds: int = 10, labels: bool = True) -> Dataset:
     """Pictures in a random order of labels, with attributes and groups."""
     rng = np.random.default_rng(3)
-    pictures = Pictures(
+    pictures = Images(
         np.zeros((n, 1, 1, 1), np.uint8),
         rng.permutation(np.arange(n) % kinds) if labels else None,
         rng.random((n, len(ATTRIBUTES))) < 0.3,
@@ -215,7 +215,7 @@ def test_folders_are_clients_by_their_names() -> None:
 
 
 UNLABELLED = made(labels=False)
-BARE = Dataset("bare", Pictures(np.zeros((5, 1, 1, 1), np.uint8)), Pictures(np.zeros((1, 1, 1, 1), np.uint8)))
+BARE = Dataset("bare", Images(np.zeros((5, 1, 1, 1), np.uint8)), Images(np.zeros((1, 1, 1, 1), np.uint8)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from vitrail.data import from_arrays, from_torch, load
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.data.holdout import hold_out
 from vitrail.utils.errors import Malformed, VitrailError
 
@@ -31,7 +31,7 @@ def save(path: Path, mode: str = "RGB", side: tuple[int, int] = (40, 40), value:
 
 def _apart_by_content(data: Dataset) -> None:
     """Images were held out by a hash of their content, with a share of a half."""
-    train, test = hold_out(Pictures(np.concatenate([data.test.pixels, data.train.pixels])), 0.5)
+    train, test = hold_out(Images(np.concatenate([data.test.pixels, data.train.pixels])), 0.5)
     assert np.array_equal(train.pixels, data.train.pixels)
     assert np.array_equal(test.pixels, data.test.pixels)
 

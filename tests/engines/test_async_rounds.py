@@ -8,11 +8,11 @@ import pytest
 from tests.engines.toy import Free, Toy
 from tests.federation import RUN, digits, federate, quick, same, shares
 from vitrail.engines import async_rounds as engine_file
-from vitrail.engines.async_rounds import stretch
+from vitrail.engines.async_rounds import run_async_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, choose
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.engines.rounds import Federation, select_clients
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.methods import METHODS
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import Kind, decode, encode
@@ -28,7 +28,7 @@ class Order:
     """Carries requests to clients in an order drawn by a seed, and may be killed as the n-th answer comes."""
 
     def __init__(self, method, folder, seed=0, killed=-1):
-        self.engine = Embedded(Crew(method, RUN, Rng((5,)), shares(), folder), digits().train)
+        self.engine = SimulationEngine(SimulatedClients(method, RUN, Rng((5,)), shares(), folder), digits().train)
         self.draw, self.killed, self.rounds, self.replies = np.random.default_rng(seed), killed, [], []
 
     def ask(self, requests):
@@ -51,7 +51,7 @@ def free(method, folder, carry, until=5, chosen=lambda _: NAMES, **how):
     """One stretch from the start: the federation after it and every round's outcome."""
     fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
     outcomes = []
-    rounds = stretch(method, fed, RUN, chosen, until, carry.ask, Rng((5,)), Journal(folder / "answers"), **how)
+    rounds = run_async_rounds(method, fed, RUN, chosen, until, carry.ask, Rng((5,)), Journal(folder / "answers"), **how)
     for outcome, after in rounds:
         assert fed.round == 0  # only the last is a place to save
         outcomes.append(outcome)
@@ -83,7 +83,7 @@ def test_a_slow_client_holds_nobody_up(tmp_path):
     fed, outcomes, _ = federate(method, tmp_path / "a", ahead=5, workers=2, spoil=spoil)
     assert heard.index(("client-1", 2)) < heard.index(("client-0", 0))
     assert [o.round for o in outcomes] == list(range(6))
-    assert all(len(o.answered) == 3 for o in outcomes[:5])
+    assert all(len(o.replied) == 3 for o in outcomes[:5])
     assert same(fed.tree(), federate(Free(), tmp_path / "b")[0].tree())
 
 
@@ -126,7 +126,7 @@ def test_a_client_that_fails_is_left_out_of_that_round_and_asked_again_in_the_ne
     plain = federate(method, tmp_path / "a", rounds=5)
     some = free(method, tmp_path / "b", Order(method, tmp_path / "b", seed=3))
     assert equal(some, plain)
-    assert [o.left_out for o in some[1]] == [{}, *[{"client-1": "no luck today"}] * 2, {}, {}]
+    assert [o.excluded for o in some[1]] == [{}, *[{"client-1": "no luck today"}] * 2, {}, {}]
     assert [len(some[0].server["chains"][c]) for c in NAMES] == [5, 3, 5]
 
 
@@ -142,7 +142,7 @@ def test_what_the_method_refuses_is_left_out_in_every_round(tmp_path):
     method = Free(fails=("client-2", ()))
     some = free(method, tmp_path / "b", Order(method, tmp_path / "b"))
     assert equal(some, federate(method, tmp_path / "a", rounds=5))
-    assert all(o.left_out == {"client-2": "reply refused: nobody believes it"} for o in some[1])
+    assert all(o.excluded == {"client-2": "reply refused: nobody believes it"} for o in some[1])
     assert set(some[0].server["chains"]) == {"client-0", "client-1"}
 
 
@@ -163,11 +163,11 @@ def test_a_reply_that_raises_excludes_its_client_also_when_it_is_read_from_the_j
             free(method, tmp_path, Order(method, tmp_path, seed=1, killed=killed))
     some = free(method, tmp_path, Order(method, tmp_path, seed=2))
     absent = federate(Free(), tmp_path / "a", rounds=5, spoil=lambda _, c, d: Failure("") if c == "client-2" else d)
-    assert all(o.left_out == {"client-2": "reply refused: KeyError"} for o in some[1])
+    assert all(o.excluded == {"client-2": "reply refused: KeyError"} for o in some[1])
     assert same(some[0].tree(), absent[0].tree())
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if quick(name).free_rounds])
+@pytest.mark.parametrize("name", [name for name in METHODS if quick(name).num_async_rounds])
 def test_without_a_barrier_a_reply_of_another_shape_excludes_its_client(name, tmp_path):
     def reshaped(_, client, data):
         message = decode(data)
@@ -177,7 +177,7 @@ def test_without_a_barrier_a_reply_of_another_shape_excludes_its_client(name, tm
 
     fed, outcomes, _ = federate(quick(name), tmp_path / "a", ahead=3, spoil=reshaped)
     absent = federate(quick(name), tmp_path / "b", spoil=lambda _, c, d: Failure("") if c == "client-1" else d)
-    assert all("declared is" in o.left_out["client-1"] for o in outcomes if o.asked)
+    assert all("declared is" in o.excluded["client-1"] for o in outcomes if o.requested)
     assert same(fed.tree(), absent[0].tree())
 
 
@@ -196,7 +196,7 @@ def test_a_client_that_lost_its_state_is_told_everything_and_goes_on(tmp_path):
     kinds = [decode(r).header.kind for c, r in traffic.replies if c == "client-2"]
     assert kinds == [Kind.NEED_FULL, *[Kind.REPLY] * 3]
     assert after.round == 5
-    assert all(len(o.answered) == 3 for o in outcomes)
+    assert all(len(o.replied) == 3 for o in outcomes)
     sent = sum(len(r) for c, r in traffic.replies if c == "client-2")
     assert sum(o.up["client-2"] for o in outcomes) == sent
 
@@ -211,11 +211,11 @@ def test_drop_outs_and_a_quorum_are_those_of_a_barrier(workers, tmp_path):
 
 def test_a_sample_of_clients_takes_part_in_each_round(tmp_path):
     rng = Rng((5,))
-    chosen = lambda t: choose(NAMES, 1 + t % 2, rng.child("choose", t))  # noqa: E731
+    chosen = lambda t: select_clients(NAMES, 1 + t % 2, rng.child("choose", t))  # noqa: E731
     runs = [free(Free(), tmp_path / str(i), Order(Free(), tmp_path / str(i), i), chosen=chosen) for i in range(3)]
     assert equal(runs[0], runs[1])
     assert equal(runs[0], runs[2])
-    assert [o.answered for o in runs[0][1]] == [chosen(t) for t in range(5)]
+    assert [o.replied for o in runs[0][1]] == [chosen(t) for t in range(5)]
 
 
 def test_who_is_asked_is_known_before_anything_leaves(tmp_path):
@@ -259,14 +259,14 @@ def test_requests_are_made_when_they_are_taken(tmp_path):
     carry = Order(Free(), tmp_path)
     carry.ask = one_at_a_time
     _, outcomes = free(Counted(), tmp_path, carry, quorum=0)
-    assert all(set(o.left_out) == set(NAMES) for o in outcomes)
+    assert all(set(o.excluded) == set(NAMES) for o in outcomes)
 
 
 def test_secure_sums_and_relays_keep_the_barrier(tmp_path):
     class Related(Toy):
-        free_rounds = 6
+        num_async_rounds = 6
 
-    assert [type(quick("psfedgan").free_rounds), quick("fedgan").free_rounds] == [int, 0]
+    assert [type(quick("psfedgan").num_async_rounds), quick("fedgan").num_async_rounds] == [int, 0]
     plain = federate(Toy(), tmp_path / "a")
     assert equal(federate(Related(), tmp_path / "b", ahead=6), plain)
     method = replace(quick("fedgan"), task=replace(quick("fedgan").task, secure=2))

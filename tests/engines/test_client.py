@@ -16,7 +16,7 @@ from vitrail.engines.client import UNCOMPUTED, Client
 from vitrail.engines.secagg.client import FROM, KEYS, LETTERS, WHO, bits_part, bytes_part, write_names
 from vitrail.engines.secagg.integers import layout
 from vitrail.engines.secagg.shares import LETTER
-from vitrail.engines.simulation import Crew
+from vitrail.engines.simulation import SimulatedClients
 from vitrail.experiment import settings as config
 from vitrail.methods.base import Task
 from vitrail.privacy.budget import Budget
@@ -39,7 +39,7 @@ def built(name="fedgan, dp-sgd", entropy="os", **settings):
 
 
 def client_of(method, folder, images=60, **owned) -> Client:
-    crew = Crew(method, RUN, Rng((5,)), shares(), folder)
+    crew = SimulatedClients(method, RUN, Rng((5,)), shares(), folder)
     return replace(
         crew.client("client-0", digits().train.take(np.arange(200))), pictures=partial(first, images), **owned
     )
@@ -51,7 +51,7 @@ def first(n):
 
 def request(method, t=0, shift=0.0):
     """A request; with a shift, another one for the same round."""
-    server, _ = method.open_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
+    server, _ = method.start_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
     parts = []
     for name, (codec, array) in method.broadcast(server, "client-0", True).parts.items():
         sent = np.array(array)
@@ -141,7 +141,7 @@ def test_a_sum_beyond_its_bound_is_not_in_what_a_deployed_client_replies(tmp_pat
 
     monkeypatch.setattr(Adds, "client_round", far)
     method = Adds(Task((1, 8, 8), 0, 1, 3, secure=3))
-    crew = Crew(method, RUN, Rng((5,)), shares(), tmp_path)
+    crew = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path)
     clients = [replace(crew.client(n, first(images)), pictures=partial(first, images), log=log.append) for n in names]
 
     def ask(client, exchange, *parts):
@@ -165,7 +165,7 @@ def test_a_sum_beyond_its_bound_is_not_in_what_a_deployed_client_replies(tmp_pat
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [1e30, -1e30, np.nan, 4.5])
 def test_a_number_too_large_for_an_integer_is_refused_before_it_is_cast(value):
-    whole = layout(Adds().declares(), 5, 5)["x"]
+    whole = layout(Adds().reply_spec(), 5, 5)["x"]
     with pytest.raises(VitrailError, match="outside -4 to 4"):
         whole.words(np.float32([0, 0, value, 0, 0]))
 

@@ -9,20 +9,20 @@ from scipy.stats import trim_mean
 
 import vitrail
 from tests.federation import federate, quick, same, shares
-from vitrail.engines.replies import Taken, Tally
-from vitrail.engines.robust import Norms, RobustTally, trimmed_mean
+from vitrail.engines.replies import CheckedPart, FixedPointSum
+from vitrail.engines.robust import Norms, RobustSum, trimmed_mean
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.runner import _row
-from vitrail.methods.base import Declared
+from vitrail.methods.base import PartSpec
 from vitrail.utils.errors import VitrailError
 from vitrail.wire.message import decode, digest, encode, make_part
 
 DECLARED = {
-    "network": Declared("sum", "float32", 50, over="weight"),
-    "plain": Declared("sum", "float32", 7, over="clients"),
-    "weight": Declared("sum", "float32", 1, least=0),
-    "metric.loss": Declared("sum", "float32", 1),
+    "network": PartSpec("sum", "float32", 50, over="weight"),
+    "plain": PartSpec("sum", "float32", 7, over="clients"),
+    "weight": PartSpec("sum", "float32", 1, least=0),
+    "metric.loss": PartSpec("sum", "float32", 1),
 }
 EACH = {"median": {}, "trimmed_mean": {"trim": 0.2}}
 
@@ -36,11 +36,11 @@ def replies(n, seed=1):
         {"network": (m * w).astype(np.float32), "plain": p, "weight": w[None], "metric.loss": p[:1]}
         for m, p, w in zip(models, plain, weights, strict=True)
     ]
-    return models, plain, [tuple(Taken(make_part(k, "float32", a), a) for k, a in r.items()) for r in arrays]
+    return models, plain, [tuple(CheckedPart(make_part(k, "float32", a), a) for k, a in r.items()) for r in arrays]
 
 
 def tallied(taken, how, trim=0.2):
-    tally = RobustTally(DECLARED, how, trim)
+    tally = RobustSum(DECLARED, how, trim)
     for reply in taken:
         tally.add(reply)
     return tally.sums(len(taken))
@@ -71,7 +71,7 @@ def test_the_order_of_replies_changes_no_bit(how):
 def test_a_client_without_weight_takes_no_part():
     models, _, taken = replies(4)
     nothing = {"network": np.zeros(50), "plain": np.zeros(7), "weight": np.zeros(1), "metric.loss": np.zeros(1)}
-    empty = tuple(Taken(make_part(k, "float32", a), a) for k, a in nothing.items())
+    empty = tuple(CheckedPart(make_part(k, "float32", a), a) for k, a in nothing.items())
     sums = tallied([*taken, empty], "median")
     assert sums.values["weight"].tolist() == [4.0]
     assert np.allclose(sums.values["network"] / 4, np.median(models, axis=0), rtol=1e-5, atol=1e-6)
@@ -113,7 +113,7 @@ def network_after(name, folder, how="mean", **more):
     method = replace(method, task=replace(method.task, aggregation=how, trim=0.2))
     fed, outcomes, _ = federate(method, folder, rounds=1, holds=shares(5, 16), **more)
     assert not outcomes[0].void
-    assert len(outcomes[0].answered) == 5
+    assert len(outcomes[0].replied) == 5
     vectors = [fed.server[k] for k in ("network", "generator", "discriminator") if k in fed.server]
     return np.concatenate(vectors).astype(float), outcomes[0]
 
@@ -123,7 +123,7 @@ def test_one_false_client_of_five_ruins_the_mean_and_neither_of_the_others(tmp_p
     honest, _ = network_after(name, tmp_path / "honest")
     ruined, outcome = network_after(name, tmp_path / "mean", spoil=poisoned(-1000))
     far = np.linalg.norm(ruined - honest)
-    assert "client-1" in outcome.far
+    assert "client-1" in outcome.outliers
     for how in EACH:
         found, _ = network_after(name, tmp_path / how, how, spoil=poisoned(-1000))
         assert np.linalg.norm(found - honest) < far / 30
@@ -175,11 +175,11 @@ def test_honest_clients_are_not_reported_and_a_false_one_is_in_the_rounds_row(tm
     for name in ("fedavg", "fedgan", "moments", "gswgan"):
         method = quick(name, clients=5)
         _, (outcome, *_), _ = federate(method, tmp_path / name, rounds=1, holds=shares(5, 16))
-        assert outcome.far == {}
-        assert "far_from_others" not in _row(outcome, 1.0)
+        assert outcome.outliers == {}
+        assert "outliers" not in _row(outcome, 1.0)
     _, outcome = network_after("fedavg", tmp_path / "false", spoil=poisoned(100))
-    assert list(_row(outcome, 1.0)["far_from_others"]) == ["client-1"]
-    assert "the norm of network is" in outcome.far["client-1"]
+    assert list(_row(outcome, 1.0)["outliers"]) == ["client-1"]
+    assert "the norm of network is" in outcome.outliers["client-1"]
 
 
 def test_notes_keep_a_few_numbers_for_each_client():
@@ -193,7 +193,7 @@ def test_notes_keep_a_few_numbers_for_each_client():
 
 def test_the_mean_has_the_bits_it_had(tmp_path):
     _, _, taken = replies(5)
-    tally = Tally(DECLARED, 5)
+    tally = FixedPointSum(DECLARED, 5)
     for reply in taken:
         tally.add(reply)
     exact = sum(np.rint(r[0].array * 2.0**43).astype(np.int64) for r in taken) / 2.0**43

@@ -8,9 +8,9 @@ import pytest
 
 from tests.engines.toy import Toy, _next
 from tests.federation import federate, quick, same, shares
-from vitrail.engines.replies import Failure, Taken, Tally
-from vitrail.engines.rounds import choose
-from vitrail.methods.base import Declared, Outgoing, fixed_point_scale
+from vitrail.engines.replies import CheckedPart, Failure, FixedPointSum
+from vitrail.engines.rounds import select_clients
+from vitrail.methods.base import Broadcast, PartSpec, fixed_point_scale
 from vitrail.utils.errors import Malformed
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load
@@ -23,7 +23,7 @@ def test_sums_each_relays_and_server_only_rounds_all_arrive(tmp_path):
     assert fed.server["total"] == 4 * 1.5  # rounds 0, 1, 3 and 4; 2 and 5 are the server's alone
     assert fed.server["alone"] == 2
     assert fed.server["seen"] == [0, 1, 2] * 4
-    assert [o.asked for o in outcomes] == [3, 3, 0, 3, 3, 0]
+    assert [o.requested for o in outcomes] == [3, 3, 0, 3, 3, 0]
     assert outcomes[0].metrics == {"pictures": 24.0}
     notes = load(tmp_path / "client-1.safetensors")["state"]["notes"]
     assert notes == [f"round {t} from client-0" for t in (0, 1, 3)]  # round 1's waits out a round of the server alone
@@ -58,7 +58,7 @@ def test_a_client_that_lost_its_base_asks_for_all_and_gets_it(tmp_path):
 def test_who_does_not_answer_is_named_with_the_reason_and_each_keeps_its_order(tmp_path):
     gone = lambda _, c, d: Failure("the cable was cut") if c == "client-1" else d  # noqa: E731
     fed, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=gone, reverse=True)
-    assert outcomes[0].left_out == {"client-1": "the cable was cut"}
+    assert outcomes[0].excluded == {"client-1": "the cable was cut"}
     assert fed.server["seen"] == [0, 2]
 
 
@@ -79,8 +79,8 @@ def test_a_reply_that_the_method_refuses_leaves_nothing_behind(tmp_path, reverse
     fed, outcomes, _ = federate(Strict(), tmp_path / "b", reverse=reverse)
     assert same(fed.tree(), absent.tree())
     for o, e in zip(outcomes, expected, strict=True):
-        assert (o.answered, o.left_out, o.metrics) == (e.answered, e.left_out, e.metrics)
-    assert outcomes[0].left_out == {"client-1": "reply refused: it does not add up"}
+        assert (o.replied, o.excluded, o.metrics) == (e.replied, e.excluded, e.metrics)
+    assert outcomes[0].excluded == {"client-1": "reply refused: it does not add up"}
 
 
 class Fragile(Toy):
@@ -103,8 +103,8 @@ def test_whatever_a_reply_raises_excludes_its_client_alone(tmp_path, monkeypatch
     fed, outcomes, _ = federate(Fragile(), tmp_path / "b", reverse=reverse)
     assert same(fed.tree(), absent.tree())
     for o, e in zip(outcomes, expected, strict=True):
-        assert (o.answered, o.metrics, o.floats_up) == (e.answered, e.metrics, e.floats_up)
-    assert outcomes[0].left_out == {"client-1": f"reply refused: {error.__name__}"}  # its text may tell anything
+        assert (o.replied, o.metrics, o.floats_up) == (e.replied, e.metrics, e.floats_up)
+    assert outcomes[0].excluded == {"client-1": f"reply refused: {error.__name__}"}  # its text may tell anything
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -119,18 +119,18 @@ def test_a_reply_that_cannot_be_added_up_leaves_no_part_of_it_in_the_sums(tmp_pa
     """Whichever of its parts it is that fails."""
     gone = lambda _, c, d: Failure("gone") if c == "client-1" else d  # noqa: E731
     absent, (expected,), _ = federate(Toy(), tmp_path / "a", spoil=gone, rounds=1)
-    real = Tally.add
+    real = FixedPointSum.add
 
     def add(self, reply):
         first = next(x for x in reply if x.part.name == "half").array
-        full = lambda x: Taken(x.part, Full(x.array.shape)) if x.part.name == part else x  # noqa: E731
+        full = lambda x: CheckedPart(x.part, Full(x.array.shape)) if x.part.name == part else x  # noqa: E731
         real(self, [full(x) for x in reply] if first[1] == 1 else reply)
 
-    monkeypatch.setattr(Tally, "add", add)
+    monkeypatch.setattr(FixedPointSum, "add", add)
     fed, (outcome,), _ = federate(Toy(), tmp_path / "b", rounds=1)
-    assert outcome.left_out == {"client-1": "reply refused: MemoryError"}
+    assert outcome.excluded == {"client-1": "reply refused: MemoryError"}
     assert same(fed.tree(), absent.tree())
-    assert (outcome.answered, outcome.metrics) == (expected.answered, expected.metrics)
+    assert (outcome.replied, outcome.metrics) == (expected.replied, expected.metrics)
 
 
 class Full(np.ndarray):
@@ -166,7 +166,7 @@ def test_a_round_that_the_method_cannot_close_is_void(tmp_path, monkeypatch, err
     def fails(self, server, sums, rng):
         raise error("sums of nothing")
 
-    monkeypatch.setattr(Toy, "close_round", fails)
+    monkeypatch.setattr(Toy, "finish_round", fails)
     fed, outcomes, _ = federate(Toy(), tmp_path, rounds=2)
     said = "sums of nothing" if error is Malformed else error.__name__
     assert [o.void for o in outcomes] == [f"the round could not be closed: {said}"] * 2
@@ -207,7 +207,7 @@ LIES = {
 def test_a_lying_client_is_left_out_and_changes_nothing(tmp_path, lie):
     spoil = lambda _, c, d: encode(LIES[lie](decode(d))) if c == "client-1" else d  # noqa: E731
     fed, outcomes, _ = federate(Toy(), tmp_path / "a", rounds=1, spoil=spoil)
-    assert set(outcomes[0].left_out) == {"client-1"}
+    assert set(outcomes[0].excluded) == {"client-1"}
     honest = federate(Toy(), tmp_path / "b", rounds=1, spoil=lambda _, c, d: Failure("") if c == "client-1" else d)[0]
     assert same(fed.tree(), honest.tree())
 
@@ -215,7 +215,7 @@ def test_a_lying_client_is_left_out_and_changes_nothing(tmp_path, lie):
 def test_garbage_is_left_out(tmp_path):
     spoil = lambda _, c, d: np.random.default_rng(1).bytes(500) if c == "client-1" else d  # noqa: E731
     _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=spoil)
-    assert "checksum" in outcomes[0].left_out["client-1"]
+    assert "checksum" in outcomes[0].excluded["client-1"]
 
 
 def test_an_array_for_many_clients_is_encoded_once(tmp_path, monkeypatch):
@@ -232,12 +232,12 @@ def test_sums_do_not_depend_on_their_order_and_match_exact_arithmetic():
     from fractions import Fraction
 
     values = np.random.default_rng(0).normal(size=(50, 20)).astype(np.float32)
-    declared = {"x": Declared("sum", "float32", 20, limit=16.0)}
+    declared = {"x": PartSpec("sum", "float32", 20, limit=16.0)}
     totals = []
     for order in (range(50), reversed(range(50))):
-        tally = Tally(declared, clients=50)
+        tally = FixedPointSum(declared, clients=50)
         for i in order:
-            tally.add([Taken(make_part("x", "float32", values[i]), values[i])])
+            tally.add([CheckedPart(make_part("x", "float32", values[i]), values[i])])
         totals.append(tally.sums(50).values["x"])
     assert totals[0].tobytes() == totals[1].tobytes()
     exact = [float(sum(Fraction(float(v)) for v in column)) for column in values.T]
@@ -245,27 +245,27 @@ def test_sums_do_not_depend_on_their_order_and_match_exact_arithmetic():
 
 
 def test_all_clients_at_the_limit_do_not_overflow():
-    tally = Tally({"x": Declared("sum", "float32", 1, limit=1000.0)}, clients=1000)
+    tally = FixedPointSum({"x": PartSpec("sum", "float32", 1, limit=1000.0)}, clients=1000)
     value = np.float32([1000.0])
     for _ in range(1000):
-        tally.add([Taken(make_part("x", "float32", value), value)])
+        tally.add([CheckedPart(make_part("x", "float32", value), value)])
     assert tally.sums(1000).values["x"][0] == 1e6
 
 
 def test_a_sample_of_clients_is_drawn_without_repeats_and_by_the_seed():
     names = [f"c{i}" for i in range(20)]
-    drawn = choose(names, 5, Rng((1,)).child(3))
+    drawn = select_clients(names, 5, Rng((1,)).child(3))
     assert len(set(drawn)) == 5
-    assert drawn == choose(names, 5, Rng((1,)).child(3))
-    assert len({tuple(choose(names, 5, Rng((1,)).child(t))) for t in range(10)}) > 1
-    assert choose(names, 50, Rng((1,))) == names
+    assert drawn == select_clients(names, 5, Rng((1,)).child(3))
+    assert len({tuple(select_clients(names, 5, Rng((1,)).child(t))) for t in range(10)}) > 1
+    assert select_clients(names, 50, Rng((1,))) == names
 
 
 def test_drop_outs_are_the_same_for_any_number_of_workers(tmp_path):
     a = federate(Toy(), tmp_path / "a", dropout=0.5)
     b = federate(Toy(), tmp_path / "b", dropout=0.5, workers=2)
-    assert [o.left_out for o in a[1]] == [o.left_out for o in b[1]]
-    assert any(o.left_out for o in a[1])
+    assert [o.excluded for o in a[1]] == [o.excluded for o in b[1]]
+    assert any(o.excluded for o in a[1])
     assert same(a[0].tree(), b[0].tree())
 
 
@@ -273,7 +273,7 @@ class Quiet(Toy):
     """The toy with one and the same broadcast for everyone; each client writes to the next."""
 
     def broadcast(self, server, client, full):
-        return Outgoing({"total": ("float32", np.float32([server["total"]])), "next": ("bytes", np.zeros(1))})
+        return Broadcast({"total": ("float32", np.float32([server["total"]])), "next": ("bytes", np.zeros(1))})
 
     def client_round(self, state, message, data, rng):
         to = _next(state["name"])
@@ -298,7 +298,7 @@ def test_relays_to_nobody_and_relays_that_lie_go_nowhere(tmp_path):
 
     assert federate(Toy(), tmp_path / "a", rounds=1, spoil=ghost)[0].relays == []
     fed, outcomes, _ = federate(Toy(), tmp_path / "b", rounds=1, spoil=lie)
-    assert set(outcomes[0].left_out) == {"client-0", "client-1", "client-2"}
+    assert set(outcomes[0].excluded) == {"client-0", "client-1", "client-2"}
     assert fed.relays == []
 
 
@@ -307,13 +307,13 @@ def test_a_failures_reason_is_short_and_harmless_to_a_terminal(tmp_path, reason)
     part = make_part("reason", "bytes", np.frombuffer(reason, np.uint8))
     spoil = lambda _, c, d: encode(Message(replace(decode(d).header, kind=Kind.FAILED), (part,)))  # noqa: E731
     _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=spoil)
-    said = outcomes[0].left_out["client-0"]
+    said = outcomes[0].excluded["client-0"]
     assert len(said) <= 500
     assert said.isprintable()
 
 
 def test_a_round_that_would_leave_the_server_without_finite_numbers_is_not_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(Toy, "close_round", lambda self, server, sums, rng: {**server, "total": float("nan")})
+    monkeypatch.setattr(Toy, "finish_round", lambda self, server, sums, rng: {**server, "total": float("nan")})
     fed, outcomes, _ = federate(Toy(), tmp_path, rounds=1)
     assert "finite" in outcomes[0].void
     assert fed.server["total"] == 0.0

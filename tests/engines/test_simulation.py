@@ -12,8 +12,8 @@ import pytest
 from tests.engines.toy import Toy
 from tests.federation import RUN, digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, play
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.engines.rounds import Federation, run_round
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load
@@ -22,20 +22,20 @@ from vitrail.wire.message import Kind, decode, encode
 
 def test_a_worker_that_is_killed_is_replaced_and_no_bit_changes(tmp_path):
     method = quick("fedgan", rounds=2)
-    crew = Crew(method, RUN, Rng((5,)), shares(), tmp_path / "a")
+    crew = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path / "a")
     fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
-    with Embedded(crew, digits().train, workers=2) as engine:
+    with SimulationEngine(crew, digits().train, workers=2) as engine:
         for _ in range(2):
             os.kill(engine.pool[0].process.pid, signal.SIGKILL)
-            fed, outcome = play(method, fed, RUN, sorted(shares()), engine.ask, Rng((5,)))
-            assert not outcome.left_out
+            fed, outcome = run_round(method, fed, RUN, sorted(shares()), engine.ask, Rng((5,)))
+            assert not outcome.excluded
     unbroken = federate(method, tmp_path / "b")[0]
     assert same(fed.tree(), unbroken.tree())
 
 
 def test_a_client_whose_worker_always_dies_is_left_out(tmp_path, monkeypatch):
-    crew = Crew(Toy(), RUN, Rng((5,)), shares(), tmp_path)
-    with Embedded(crew, digits().train, workers=2) as engine:
+    crew = SimulatedClients(Toy(), RUN, Rng((5,)), shares(), tmp_path)
+    with SimulationEngine(crew, digits().train, workers=2) as engine:
         monkeypatch.setattr(
             "vitrail.engines.simulation._Worker.give",
             lambda self, client, request: (
@@ -57,7 +57,7 @@ def test_private_state_is_readable_by_its_owner_alone(tmp_path):
 
 def test_another_runs_private_state_is_refused(tmp_path):
     _, _, traffic = federate(Toy(), tmp_path, rounds=1)
-    crew = Crew(Toy(), b"another run 1234", Rng((5,)), shares(), tmp_path)
+    crew = SimulatedClients(Toy(), b"another run 1234", Rng((5,)), shares(), tmp_path)
     client = crew.client("client-0", digits().train)
     with pytest.raises(VitrailError, match="belongs to another run"):
         client.private()
@@ -68,8 +68,8 @@ def test_damaged_private_state_leaves_the_client_out_by_name(tmp_path):
     fed, *_ = federate(Toy(), tmp_path, rounds=1)
     (tmp_path / "client-1.safetensors").write_bytes(b"garbage")
     _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, fed=fed)
-    assert "client-1.safetensors is damaged" in outcomes[0].left_out["client-1"]
-    assert len(outcomes[0].answered) == 2
+    assert "client-1.safetensors is damaged" in outcomes[0].excluded["client-1"]
+    assert len(outcomes[0].replied) == 2
 
 
 def test_a_client_keeps_one_file_however_many_rounds(tmp_path):
@@ -80,7 +80,7 @@ def test_a_client_keeps_one_file_however_many_rounds(tmp_path):
 
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "x" * 250, "…", ".."])
 def test_whatever_a_client_is_called_its_file_lies_in_its_folder(name, tmp_path):
-    crew = Crew(Toy(), RUN, Rng((5,)), {name: shares()["client-0"]}, tmp_path / "clients")
+    crew = SimulatedClients(Toy(), RUN, Rng((5,)), {name: shares()["client-0"]}, tmp_path / "clients")
     path = crew.client(name, digits().train).path
     assert path.parent == tmp_path / "clients"
     assert len(path.name.encode()) < 200
@@ -88,7 +88,7 @@ def test_whatever_a_client_is_called_its_file_lies_in_its_folder(name, tmp_path)
 
 def test_every_exchange_of_the_round_is_answered_again_as_before(tmp_path):
     _, _, traffic = federate(Toy(), tmp_path / "a", rounds=1)
-    client = Crew(Toy(), RUN, Rng((5,)), shares(), tmp_path / "b").client("client-0", digits().train)
+    client = SimulatedClients(Toy(), RUN, Rng((5,)), shares(), tmp_path / "b").client("client-0", digits().train)
     first = traffic.requests[0][1]
     message = decode(first)
     second = encode(replace(message, header=replace(message.header, exchange=1)))
@@ -111,14 +111,14 @@ def test_an_update_that_is_not_finite_stays_home_and_the_client_recovers(tmp_pat
 
     monkeypatch.setattr(type(method), "client_round", diverges)
     _, outcomes, _ = federate(method, tmp_path)
-    assert [len(o.answered) for o in outcomes] == [3, 0, 3]
-    assert "NaN" in outcomes[1].left_out["client-0"]
+    assert [len(o.replied) for o in outcomes] == [3, 0, 3]
+    assert "NaN" in outcomes[1].excluded["client-0"]
 
 
 def test_what_went_wrong_inside_a_client_is_told_to_its_owner_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(Toy, "client_round", lambda *a: {}["the patient's name"])
     _, outcomes, _ = federate(Toy(), tmp_path, rounds=1)
-    assert outcomes[0].left_out["client-0"] == "KeyError; details are in the client's own folder"
+    assert outcomes[0].excluded["client-0"] == "KeyError; details are in the client's own folder"
     note = tmp_path / "client-0.error.txt"
     assert "the patient's name" in note.read_text()
     assert note.stat().st_mode & 0o077 == 0

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task
+from vitrail.methods.base import BaseMethod, Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, Task
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.message import digest
 
@@ -24,12 +24,12 @@ class Toy:
     acknowledges: ClassVar[bool] = False
     mechanism: ClassVar[None] = None
 
-    def declares(self):
+    def reply_spec(self):
         return {
-            "half": Declared("sum", "float32", 2, limit=1000.0),
-            "own": Declared("each", "int32", 1),
-            "note": Declared("relay", "bytes", None),
-            "metric.pictures": Declared("sum", "float32", 1),
+            "half": PartSpec("sum", "float32", 2, limit=1000.0),
+            "own": PartSpec("each", "int32", 1),
+            "note": PartSpec("relay", "bytes", None),
+            "metric.pictures": PartSpec("sum", "float32", 1),
         }
 
     def server_init(self, rng, data=None, start=None):
@@ -38,15 +38,15 @@ class Toy:
     def client_init(self, client, rng):
         return {"name": client, "total": None, "notes": []}
 
-    def open_round(self, server, clients: Sequence[str], rng):
+    def start_round(self, server, clients: Sequence[str], rng):
         return server, () if server["version"] % 3 == 2 else clients
 
     def broadcast(self, server, client, full):
         if full:
-            return Outgoing({"total": ("float32", np.float32([server["total"]])), "next": ("bytes", _next(client))})
-        return Outgoing({"next": ("bytes", _next(client))}, base=digest(str(server["total"])))
+            return Broadcast({"total": ("float32", np.float32([server["total"]])), "next": ("bytes", _next(client))})
+        return Broadcast({"next": ("bytes", _next(client))}, base=digest(str(server["total"])))
 
-    def client_round(self, state, message: Incoming, data, rng):
+    def client_round(self, state, message: ServerMessage, data, rng):
         total = float(message.parts["total"][0]) if "total" in message.parts else state["total"]
         notes = [*state["notes"], *(bytes(a).decode() for a in message.relayed.values())]
         to = bytes(message.parts["next"]).decode()
@@ -64,7 +64,7 @@ class Toy:
     def receive(self, server, client, parts):
         return {**server, "seen": [*server["seen"], int(parts["own"][0])]}
 
-    def close_round(self, server, sums: Sums, rng):
+    def finish_round(self, server, sums: Sums, rng):
         if not sums.clients:
             return {**server, "version": server["version"] + 1, "alone": server["alone"] + 1}
         return {
@@ -73,7 +73,7 @@ class Toy:
             "version": server["version"] + 1,
         }
 
-    def products(self, server, client=None):
+    def export_models(self, server, client=None):
         return {"generator": Model("toy", {})}
 
 
@@ -82,21 +82,21 @@ def _next(client):
 
 
 @dataclass(frozen=True)
-class Free(Simple):
+class Free(BaseMethod):
     """Clients that do not depend on each other: each has a chain of numbers with the server; the last round is the server's.
 
     `gate` is a file that client-0 waits for in its first round; `fails` names a client and the rounds in which it fails.
     """
 
     task: Task = Task((1, 8, 8), 0, 6, 3)
-    free_rounds: int = 5  # type: ignore[assignment]
+    num_async_rounds: int = 5  # type: ignore[assignment]
     gate: str = ""
     fails: tuple[str, tuple[int, ...]] = ("", ())
 
-    def declares(self):
+    def reply_spec(self):
         return {
-            "link": Declared("each", "int32", 1),
-            "metric.link": Declared("sum", "float32", 1),
+            "link": PartSpec("each", "int32", 1),
+            "metric.link": PartSpec("sum", "float32", 1),
         }
 
     def server_init(self, rng, data=None, start=None):
@@ -105,13 +105,13 @@ class Free(Simple):
     def client_init(self, client, rng):
         return {"name": client, "last": None}
 
-    def open_round(self, server, clients, rng):
+    def start_round(self, server, clients, rng):
         t = server["opened"]
-        return {**server, "opened": t + 1}, clients if t < self.free_rounds else ()
+        return {**server, "opened": t + 1}, clients if t < self.num_async_rounds else ()
 
     def broadcast(self, server, client, full):
         last = server["chains"].get(client, [0])[-1]
-        return Outgoing({"last": ("int32", np.int32([last]))}) if full else Outgoing({}, digest(str(last)))
+        return Broadcast({"last": ("int32", np.int32([last]))}) if full else Broadcast({}, digest(str(last)))
 
     def client_round(self, state, message, data, rng):
         name, t = state["name"], message.round
@@ -130,13 +130,13 @@ class Free(Simple):
         chain = [*server["chains"].get(client, []), int(parts["link"][0])]
         return {**server, "chains": dict(sorted({**server["chains"], client: chain}.items()))}
 
-    def close_round(self, server, sums: Sums, rng):
+    def finish_round(self, server, sums: Sums, rng):
         if not sums.clients:
             return {**server, "alone": server["alone"] + 1}
         total = float(sums.values["metric.link"][0]) + int(rng.numpy().integers(10))
         return {**server, "closed": [*server["closed"], total]}
 
-    def products(self, server, client=None):
+    def export_models(self, server, client=None):
         return {"generator": Model("toy", {})}
 
 

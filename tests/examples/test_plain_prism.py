@@ -12,10 +12,10 @@ import torch
 
 from vitrail.data import load
 from vitrail.methods.prism.loss import eq1
+from vitrail.nets.feature_moments import FeatureMoments, to_float
 from vitrail.nets.features import load_features
 from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked, sample_mask
-from vitrail.nets.moments import Moments, to_float
 
 needs_assets = pytest.mark.skipif("VITRAIL_ASSETS" not in os.environ, reason="VITRAIL_ASSETS is not set")
 PATH = Path(__file__).parents[2] / "examples" / "plain_prism.py"
@@ -54,9 +54,9 @@ def both(plain, generator, features, size, batch, times_theta, dtype):
 
     if dtype == torch.float64:  # real moments are stored in single precision
         f = plain.relus(psi, to_float(pixels).to(dtype))
-        real = Moments(f.mean(0)[None], f.square().mean(0)[None], torch.ones(1))
+        real = FeatureMoments(f.mean(0)[None], f.square().mean(0)[None], torch.ones(1))
     else:
-        real = Moments.of_pictures(psi, pixels, np.zeros(len(pixels), np.int64), 1, "cpu")
+        real = FeatureMoments.of_pictures(psi, pixels, np.zeros(len(pixels), np.int64), 1, "cpu")
     mask = sample_mask(s, torch.Generator().manual_seed(4), times_theta)
     fast = eq1(psi, real, 1.0)(net(mask, z, None), torch.zeros(batch).long())
     fast.backward()

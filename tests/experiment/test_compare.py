@@ -14,10 +14,10 @@ import pytest
 
 from vitrail.experiment import compare as module
 from vitrail.experiment import comparison_tables as table_module
-from vitrail.experiment.compare import Asked, check, compare, entries
+from vitrail.experiment.compare import EvalConfig, check, compare, entries
 from vitrail.experiment.comparison_tables import as_csv, by_settings, differing, markdown, notes, standings
-from vitrail.experiment.run_dir import Folder
-from vitrail.experiment.runner import Nobody
+from vitrail.experiment.run_dir import RunDir
+from vitrail.experiment.runner import NullCallback
 from vitrail.experiment.settings import resolve
 from vitrail.utils.errors import VitrailError
 
@@ -39,7 +39,7 @@ name = "sync d&g"
 name = "sync g"
 sync = "g"
 """
-ASKED = Asked(n=100, families=("fd-vitrail",))
+ASKED = EvalConfig(n=100, families=("fd-vitrail",))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def played(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     (folder / "both.toml").write_text(FILE)
     found = entries([str(folder / "both.toml")], {})
-    compare(found, [0, 1], folder / "out", ASKED, lambda *_: Nobody())
+    compare(found, [0, 1], folder / "out", ASKED, lambda *_: NullCallback())
     return folder, found
 
 
@@ -119,9 +119,9 @@ def test_what_is_wrong_with_a_comparison_is_said(text, says, tmp_path):
 def test_every_run_has_its_seeds_and_the_same_data_and_partition(played):
     _, found = played
     assert [len(e.runs) for e in found] == [2, 2]
-    a, b = (Folder(e.runs[0]) for e in found)
+    a, b = (RunDir(e.runs[0]) for e in found)
     assert a.partition.read_bytes() == b.partition.read_bytes()
-    seeds = [resolve(str(Folder(run).settings), {}).seed for e in found for run in e.runs]
+    seeds = [resolve(str(RunDir(run).settings), {}).seed for e in found for run in e.runs]
     assert seeds == [0, 1, 0, 1]
 
 
@@ -133,7 +133,7 @@ def test_the_table_has_means_and_spreads_over_seeds(played):
     mean, sd = row["fd-vitrail ↓"].split(" ± ")
     assert float(mean) == pytest.approx(np.mean(values), rel=0.01)
     assert float(sd) == pytest.approx(np.std(values, ddof=1), rel=0.01)
-    up = np.mean([sum(r["bytes_up"] for r in Folder(run).rows()) for run in found[0].runs])
+    up = np.mean([sum(r["bytes_up"] for r in RunDir(run).rows()) for run in found[0].runs])
     assert float(row["up"].split()[0]) * 1000 == pytest.approx(up, rel=0.01)
     assert markdown(table).splitlines()[0].startswith("| run | seeds | fd-vitrail ↓ |")
     assert markdown(table).count("\n| sync") == 2
@@ -183,7 +183,7 @@ def test_a_second_time_nothing_is_trained_or_measured(played, monkeypatch):
     for name in ("begin", "resume", "evaluate_stored"):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("did it again"))
     again = entries([str(folder / "both.toml")], {"workers": 2, "grids": 1})  # what changes no bit does not count
-    compare(again, [0, 1], folder / "out", ASKED, lambda *_: Nobody())
+    compare(again, [0, 1], folder / "out", ASKED, lambda *_: NullCallback())
     assert [e.found for e in again] == [e.found for e in before]
 
 
@@ -207,15 +207,15 @@ def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(playe
     folder, _ = played
     changed = entries([str(folder / "both.toml")], {"rounds": 3})
     with pytest.raises(VitrailError, match="was played with another rounds; give another --out"):
-        compare(changed, [0], folder / "out", ASKED, lambda *_: Nobody())
-    assert len(Folder(folder / "out" / "sync-d-g" / "seed-0").rows()) == 2
+        compare(changed, [0], folder / "out", ASKED, lambda *_: NullCallback())
+    assert len(RunDir(folder / "out" / "sync-d-g" / "seed-0").rows()) == 2
 
 
 @pytest.mark.parametrize(
     ("asked", "settings", "says"),
     [
-        (Asked(families=("fidd",)), {}, "did you mean fid"),
-        (Asked(best=True), {"measure_every": 0}, "keeps no best round"),
+        (EvalConfig(families=("fidd",)), {}, "did you mean fid"),
+        (EvalConfig(best=True), {"measure_every": 0}, "keeps no best round"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is_trained(asked, settings, says, file, tmp_path):
@@ -227,18 +227,18 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_trained(asked, se
 def test_all_runs_are_measured_by_one_network_that_none_was_trained_against(file, tmp_path):
     def ruler(features):
         found = [*entries([file], {}), *entries(["prism"], {"data": "digits", "features": features})]
-        return check(found, [], tmp_path, Asked())
+        return check(found, [], tmp_path, EvalConfig())
 
     assert ruler("auto") == ruler("vitrail-fashion") == {"digits": "vitrail-cifar"}
     assert ruler("vitrail-cifar") == {"digits": "vitrail-fashion"}
     both = [*entries(["prism"], {"features": "vitrail-cifar"}), *entries(["prism"], {"features": "vitrail-fashion"})]
     with pytest.raises(VitrailError, match="measure it by fid"):
-        check(both, [], tmp_path, Asked())
+        check(both, [], tmp_path, EvalConfig())
 
 
 def test_the_settings_of_a_finished_run_can_be_compared_again_without_its_seed(played):
     _, found = played
-    (again,) = entries([str(Folder(found[1].runs[1]).settings)], {})
+    (again,) = entries([str(RunDir(found[1].runs[1]).settings)], {})
     assert (again.settings.seed, again.settings.out) == (0, "")
     with pytest.raises(VitrailError, match="seed is set by the comparison"):
         entries(["prism"], {"seed": 3})
@@ -247,7 +247,7 @@ def test_the_settings_of_a_finished_run_can_be_compared_again_without_its_seed(p
 def test_one_failing_run_does_not_stop_the_others(tmp_path):
     (tmp_path / "x.toml").write_text(FILE.replace('sync = "g"', 'partition = "attribute:Smiling"'))
     found = entries([str(tmp_path / "x.toml")], {})
-    compare(found, [0], tmp_path / "out", ASKED, lambda *_: Nobody())
+    compare(found, [0], tmp_path / "out", ASKED, lambda *_: NullCallback())
     assert (len(found[0].runs), len(found[1].runs)) == (1, 0)
     assert found[1].failed
     assert standings(found, ASKED).rows[1][2] == "failed"

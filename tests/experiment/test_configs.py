@@ -17,7 +17,7 @@ def test_every_run_of_every_file_can_be_built(path):
     assert len(found) > 1
     for entry in found:
         s = entry.settings.model_copy(update={"features": "vgg19"} if hasattr(entry.settings, "features") else {})
-        assert build_method(s, Task((3, 64, 64), 10, s.rounds, s.clients)).declares()
+        assert build_method(s, Task((3, 64, 64), 10, s.rounds, s.clients)).reply_spec()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)

@@ -23,10 +23,10 @@ from vitrail.models.limits import (
     seeded_network,
 )
 from vitrail.models.model_file import BATCH, FORMAT, load, open_model
-from vitrail.nets.dcgan import Generator as DcGan
+from vitrail.nets.content_style import Content
+from vitrail.nets.content_style import ContentStyleGenerator as Styled
+from vitrail.nets.dcgan import DcganGenerator as DcGan
 from vitrail.nets.generators import GENERATORS, build
-from vitrail.nets.padpaf import Content
-from vitrail.nets.padpaf import Generator as Styled
 from vitrail.utils import state
 from vitrail.utils.errors import Malformed
 from vitrail.wire import deltas

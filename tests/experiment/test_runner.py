@@ -20,12 +20,12 @@ from vitrail.data import from_arrays
 from vitrail.data import load as load_data
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import prepare
-from vitrail.experiment.run_dir import Folder
-from vitrail.experiment.runner import Nobody
+from vitrail.experiment.run_dir import RunDir
+from vitrail.experiment.runner import NullCallback
 from vitrail.experiment.validation import GIVEN
 from vitrail.metrics.evaluate_run import evaluate_stored
-from vitrail.metrics.evaluation import halves
-from vitrail.metrics.round_metrics import Gauge
+from vitrail.metrics.evaluation import split_validation
+from vitrail.metrics.round_metrics import RoundMetrics
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.report import curves
 from vitrail.utils.errors import Malformed, VitrailError
@@ -43,7 +43,7 @@ def tiny(method, out, **more):
 
 def result(folder):
     """All that must be equal between two runs that should be the same."""
-    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in Folder(folder).rows()]
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in RunDir(folder).rows()]
     models = [(folder / f"{name}.safetensors").read_bytes() for name in ("model", "best")]
     return models, load(folder / "checkpoint.safetensors"), rows
 
@@ -136,20 +136,20 @@ def test_nothing_of_a_noised_round_is_shown_before_its_checkpoint_is_saved(tmp_p
     out = tmp_path / "run"
     assert killed_before_the_first_checkpoint_of_a_round(out)
     assert not list(out.rglob("round-*.png"))
-    assert not Folder(out).rows()
+    assert not RunDir(out).rows()
     run = vitrail.resume(out)
     assert [row["round"] for row in run.rows] == [0, 1, 2]
     assert len(list((out / "samples").iterdir())) == 3
 
 
-class Deadly(Nobody):
+class Deadly(NullCallback):
     """Kills the whole process when the first client of a round has answered and others are training."""
 
     def __init__(self, at=1):
         self.at = at
 
     def during(self, outcome):
-        if outcome.round == self.at and len(outcome.answered) == 1:
+        if outcome.round == self.at and len(outcome.replied) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -200,7 +200,7 @@ def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
 
 
 def test_keys_from_the_operating_system_outlive_a_kill_before_the_first_checkpoint_with_a_round(tmp_path):
-    class Stops(Nobody):
+    class Stops(NullCallback):
         def during(self, outcome):
             if outcome.round == 2:
                 raise KeyboardInterrupt
@@ -208,7 +208,7 @@ def test_keys_from_the_operating_system_outlive_a_kill_before_the_first_checkpoi
     with pytest.raises(KeyboardInterrupt):
         vitrail.train("psfedgan", out=str(tmp_path / "x"), **{**TINY, **FREE}, entropy="os", watch=Stops())
     rows = vitrail.resume(tmp_path / "x").rows
-    assert not any(row["left_out"] or row.get("sent_back") for row in rows)
+    assert not any(row["excluded"] or row.get("sent_back") for row in rows)
 
 
 def test_the_settings_file_of_a_run_repeats_it_to_the_bit(unbroken, tmp_path):
@@ -243,7 +243,7 @@ def test_a_run_leaves_what_a_person_expects(unbroken):
         "clients",
     }
     assert len(list((folder / "samples").iterdir())) == 3
-    rows = Folder(folder).rows()
+    rows = RunDir(folder).rows()
     assert [r["round"] for r in rows] == [0, 1, 2]
     assert all(r["bytes_up"] == sum(r["up"].values()) > 0 and r["loss"] > 0 for r in rows)
     assert vitrail.load(folder).about["bytes_up"] == sum(r["bytes_up"] for r in rows)
@@ -269,7 +269,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 
 
 def test_a_folder_in_use_is_refused(unbroken):
-    with Folder(unbroken["prism"]).locked(), pytest.raises(VitrailError, match="in use by another process"):
+    with RunDir(unbroken["prism"]).locked(), pytest.raises(VitrailError, match="in use by another process"):
         vitrail.resume(unbroken["prism"])
 
 
@@ -342,7 +342,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(damage, unbroken, tmp_path):
 
 
 def test_a_torn_last_line_of_metrics_is_forgotten(tmp_path):
-    folder = Folder(tmp_path)
+    folder = RunDir(tmp_path)
     for t in range(3):
         folder.log({"round": t})
     folder.metrics.write_text(folder.metrics.read_text() + '{"round": 3, "byt')
@@ -379,7 +379,7 @@ def test_empty_clients_sit_out_and_the_run_goes_on(tmp_path):
     assert plan.empty
     assert set(plan.clients) | set(plan.empty) == set(plan.partition.names)
     run = tiny("fedgan", tmp_path / "x", clients=10, partition="dirichlet:0.005", rounds=1)
-    assert run.rows[0]["answered"] == len(plan.clients)
+    assert run.rows[0]["replied"] == len(plan.clients)
 
 
 def test_more_clients_than_examples_is_refused_before_anything_is_written(tmp_path):
@@ -390,14 +390,14 @@ def test_more_clients_than_examples_is_refused_before_anything_is_written(tmp_pa
 
 def test_a_sample_of_clients_takes_part_in_each_round(tmp_path):
     run = tiny("fedgan", tmp_path / "x", clients=6, per_round=2, rounds=4)
-    assert all(r["answered"] == 2 for r in run.rows)
+    assert all(r["replied"] == 2 for r in run.rows)
     assert len({tuple(r["up"]) for r in run.rows}) > 1
 
 
 def test_drop_outs_are_reported_and_the_run_goes_on(tmp_path):
     run = tiny("fedgan", tmp_path / "x", clients=6, dropout=0.4, rounds=3)
-    assert any(r["left_out"] for r in run.rows)
-    assert all(r["answered"] + len(r["left_out"]) == 6 for r in run.rows)
+    assert any(r["excluded"] for r in run.rows)
+    assert all(r["replied"] + len(r["excluded"]) == 6 for r in run.rows)
 
 
 def test_a_run_that_stays_below_its_quorum_stops_cleanly_and_says_why(tmp_path):
@@ -503,13 +503,13 @@ def test_pictures_without_labels_train_without_labels(tmp_path):
 
 def test_fd_is_measured_along_the_way_and_the_best_round_is_kept(unbroken):
     for method, folder in unbroken.items():
-        fds = [row["fd"] for row in Folder(folder).rows()]
+        fds = [row["fd"] for row in RunDir(folder).rows()]
         best = vitrail.load(folder / "best.safetensors")
         assert (best.about["fd"], best.about["round"]) == (min(fds), 1 + fds.index(min(fds)))
         ruler = best.about["ruler"]
         assert ruler == "vitrail-cifar"
         data = load_data("digits", size=8)
-        gauge = Gauge(data, best.about.get("trained_against", []))
+        gauge = RoundMetrics(data, best.about.get("trained_against", []))
         assert gauge.distance(best) == pytest.approx(min(fds), rel=1e-6)
         assert gauge.distance(vitrail.load(folder)) == pytest.approx(fds[-1], rel=1e-6), method
 
@@ -526,7 +526,7 @@ def test_measuring_changes_no_bit_of_the_model_and_can_be_left_out(unbroken, tmp
 def test_what_float32_would_cost_is_counted_from_the_same_arrays(unbroken):
     size = vitrail.load(unbroken["prism"]).net
     elements = sum(p.numel() for p in size.parameters())
-    for t, row in enumerate(Folder(unbroken["prism"]).rows()):
+    for t, row in enumerate(RunDir(unbroken["prism"]).rows()):
         assert row["floats_up"] == 3 * 4 * (elements + 1)  # the mask and the loss
         sent = (elements + 2 if t else 0) + 2 + 2  # counts, their number and λ, from the second round; seeds; stratum
         assert row["floats_down"] == 3 * 4 * sent
@@ -563,11 +563,11 @@ def named(tmp_path_factory):
 
 
 def test_a_classifier_is_watched_kept_and_measured_by_its_accuracy(named):
-    folder = Folder(named / "fedavg")
+    folder = RunDir(named / "fedavg")
     accuracies = [row["accuracy"] for row in folder.rows()]
     assert len(accuracies) == 3
     assert all("fd" not in row for row in folder.rows())
-    validation, test = halves(digits().test)
+    validation, test = split_validation(digits().test)
 
     def right(path, pictures):
         says = vitrail.load_classifier(path).classify(torch.from_numpy(pictures.pixels).float() / 255).numpy()
@@ -584,7 +584,7 @@ def test_a_classifier_is_watched_kept_and_measured_by_its_accuracy(named):
 
 
 def test_a_run_with_both_is_measured_by_both(named):
-    folder = Folder(named / "psfedgan")
+    folder = RunDir(named / "psfedgan")
     assert [sorted({"fd", "accuracy"} & set(row)) for row in folder.rows()] == [[], ["fd"], [], ["accuracy", "fd"]]
     _, columns = evaluate_stored(folder.path, families=["oracle", "classifier"], n=60)
     assert [m.name for m in columns[0].measures] == ["score", "oracle-gap", "accuracy"]

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from tests.federation import PRIVATE, RUN, digits, federate, quick, same, shares
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.engines.client import Client
 from vitrail.engines.replies import Failure, read_reply
 from vitrail.engines.rounds import Federation
 from vitrail.methods import METHODS
-from vitrail.methods.baselines.classification import Classifying
+from vitrail.methods.baselines.classification import FederatedClassifier
 from vitrail.models.model_file import load, load_classifier, open_classifier, open_model, save_model
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -33,7 +33,7 @@ def unbroken(tmp_path_factory):
         if name not in kept:
             folder = tmp_path_factory.mktemp(name)
             kept[name] = (*federate(quick(name), folder), folder)
-            assert all(len(o.answered) == o.asked for o in kept[name][1]), kept[name][1][0].left_out
+            assert all(len(o.replied) == o.requested for o in kept[name][1]), kept[name][1][0].excluded
         return kept[name]
 
     return get
@@ -57,7 +57,7 @@ def test_any_order_of_clients_gives_the_same_bits(name, unbroken, tmp_path):
     assert same(federate(quick(name), tmp_path, reverse=True)[0].tree(), fed.tree())
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if quick(name).free_rounds])
+@pytest.mark.parametrize("name", [name for name in METHODS if quick(name).num_async_rounds])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rounds_without_a_barrier_give_the_same_bits(name, workers, unbroken, tmp_path):
     fed, outcomes, *_ = unbroken(name)
@@ -95,7 +95,7 @@ def test_bytes_counted_are_the_bytes_encoded_in_both_directions(name, unbroken):
 @every
 def test_only_declared_parts_leave_a_client(name, unbroken):
     *_, traffic, _ = unbroken(name)
-    declared = quick(name).declares()
+    declared = quick(name).reply_spec()
     assert {p.name for _, data in traffic.replies for p in decode(data).parts} == set(declared)
 
 
@@ -141,7 +141,7 @@ def test_a_client_refuses_malformed_stale_and_foreign_requests(name, unbroken):
 @every
 def test_the_server_refuses_malformed_stale_and_foreign_replies(name, unbroken, tmp_path):
     *_, traffic, _ = unbroken(name)
-    declared = quick(name).declares()
+    declared = quick(name).reply_spec()
     client, reply = traffic.replies[-1]
     t = decode(reply).header.round
     fed, *_ = federate(quick(name), tmp_path, rounds=t)  # as the server stood when the last replies came
@@ -174,7 +174,7 @@ def test_a_reply_with_nan_or_garbage_is_left_out_and_the_round_goes_on(name, tmp
         return encode(Message(message.header, tuple(bad if p is part else p for p in message.parts)))
 
     fed, outcomes, _ = federate(quick(name), tmp_path / "a", spoil=spoil)
-    assert all("refused" in o.left_out["client-1"] and len(o.answered) == 2 for o in asking(outcomes))
+    assert all("refused" in o.excluded["client-1"] and len(o.replied) == 2 for o in asking(outcomes))
     absent = federate(quick(name), tmp_path / "b", spoil=lambda _, c, d: Failure("gone") if c == "client-1" else d)
     assert same(fed.tree(), absent[0].tree())
 
@@ -189,7 +189,7 @@ def test_a_poor_client_takes_part(name, held, tmp_path):
         tmp_path,
         holds={"client-0": few, **{k: v for k, v in shares().items() if k != "client-0"}},
     )
-    assert all(o.answered == ["client-0", "client-1", "client-2"] for o in asking(outcomes)), outcomes[0].left_out
+    assert all(o.replied == ["client-0", "client-1", "client-2"] for o in asking(outcomes)), outcomes[0].excluded
     assert in_range(quick(name), fed)
 
 
@@ -197,18 +197,18 @@ def test_a_poor_client_takes_part(name, held, tmp_path):
 def test_a_client_without_data_says_so_and_the_round_goes_on(name, tmp_path):
     holds = {**shares(), "client-0": np.arange(0)}
     fed, outcomes, _ = federate(quick(name), tmp_path, holds=holds)
-    assert all("no pictures" in o.left_out["client-0"] and len(o.answered) == 2 for o in asking(outcomes))
+    assert all("no pictures" in o.excluded["client-0"] and len(o.replied) == 2 for o in asking(outcomes))
     assert in_range(quick(name), fed)
 
 
 @every
 def test_after_lost_replies_and_a_round_that_was_not_closed_everybody_takes_part_again(name, unbroken, tmp_path):
-    asked = [o.asked for o in unbroken(name)[1]]
+    asked = [o.requested for o in unbroken(name)[1]]
     lost = {(0, "client-2"), (1, "client-0"), (1, "client-1")}
     gone = lambda t, c, d: Failure("gone") if (t, c) in lost else d  # noqa: E731
     fed, outcomes, _ = federate(quick(name), tmp_path, spoil=gone, quorum=2)
     came = [n - sum(at == t for at, _ in lost) if n else 0 for t, n in enumerate(asked)]
-    assert [len(o.answered) for o in outcomes] == came, [o.left_out for o in outcomes]
+    assert [len(o.replied) for o in outcomes] == came, [o.excluded for o in outcomes]
     assert [bool(o.void) for o in outcomes] == [False, asked[1] > 0, False]
     assert in_range(quick(name), fed)
 
@@ -217,14 +217,14 @@ def test_after_lost_replies_and_a_round_that_was_not_closed_everybody_takes_part
 def test_unlabelled_pictures_train_too_or_are_refused(name, tmp_path):
     method = quick(name)
     method = replace(method, task=replace(method.task, classes=0))
-    if isinstance(method, Classifying):
+    if isinstance(method, FederatedClassifier):
         with pytest.raises(VitrailError, match="needs labels"):
-            method.declares()
+            method.reply_spec()
         return
-    train = Pictures(digits().train.pixels)
+    train = Images(digits().train.pixels)
     fed, outcomes, _ = federate(method, tmp_path, train=train)
-    assert all(len(o.answered) == 3 for o in asking(outcomes)), outcomes[0].left_out
-    generator = open_model(method.products(fed.server)["generator"], ())
+    assert all(len(o.replied) == 3 for o in asking(outcomes)), outcomes[0].excluded
+    generator = open_model(method.export_models(fed.server)["generator"], ())
     assert generator.sample(3).shape == (3, 1, 8, 8)
 
 
@@ -255,13 +255,13 @@ def test_the_stored_model_is_the_one_that_was_made(name, unbroken, tmp_path):
 
 def product(method, server):
     """What a method is for: its generator, or its classifier where it makes no pictures."""
-    made = method.products(server)
+    made = method.export_models(server)
     return made.get("generator") or made["classifier"]
 
 
 def asking(outcomes):
     """The rounds in which clients were asked; a method may go on without them."""
-    some = [o for o in outcomes if o.asked]
+    some = [o for o in outcomes if o.requested]
     assert some
     return some
 

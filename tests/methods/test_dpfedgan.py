@@ -84,11 +84,11 @@ def test_the_discriminator_moves_with_noise_of_the_stated_sigma(multiplier):
     method = quick("dpfedgan", privacy="dp-fedavg", noise_multiplier=multiplier, clip=0.5, width=16)
     server = method.server_init(Rng((1,)))
     total = np.linspace(-0.4, 0.4, server["discriminator"].size)
-    after = method.close_round(server, Sums({"discriminator": total}, 4), Rng((2,)))["discriminator"]
+    after = method.finish_round(server, Sums({"discriminator": total}, 4), Rng((2,)))["discriminator"]
     noise = 4 * (after.astype(float) - server["discriminator"]) - total
     assert method.mechanism.sigma == multiplier * 2 * 0.5
     assert kstest(noise / method.mechanism.sigma, "norm").pvalue > 1e-4
-    other = method.close_round(server, Sums({"discriminator": total}, 4), Rng((3,)))["discriminator"]
+    other = method.finish_round(server, Sums({"discriminator": total}, 4), Rng((3,)))["discriminator"]
     assert not same(after, other)
 
 

@@ -9,10 +9,10 @@ from scipy.stats import kstest
 
 from tests.federation import digits, federate, gan_answer, quick, rivals, same
 from vitrail.engines.replies import Failure
-from vitrail.methods.base import Incoming, Sums
+from vitrail.methods.base import ServerMessage, Sums
 from vitrail.methods.fedgan import UNIT
 from vitrail.models.model_file import open_model
-from vitrail.nets.flat import from_vector, learned, to_vector
+from vitrail.nets.flat import from_vector, to_vector, trainable_mask
 from vitrail.privacy import dpsgd
 from vitrail.privacy.accounting import second_opinion
 from vitrail.utils.errors import VitrailError
@@ -81,7 +81,7 @@ def test_a_client_that_lost_its_state_is_sent_everything_again(tmp_path):
     fed, *_ = federate(method, tmp_path, rounds=1)
     (tmp_path / "client-1.safetensors").unlink()
     _, outcomes, traffic = federate(method, tmp_path, rounds=1, fed=fed)
-    assert sorted(outcomes[0].answered) == ["client-0", "client-1", "client-2"]
+    assert sorted(outcomes[0].replied) == ["client-0", "client-1", "client-2"]
     asked = [set(sent(r)) for c, r in traffic.requests if c == "client-1"]
     assert asked == [{"generator"}, {"generator", "discriminator"}]
 
@@ -92,7 +92,7 @@ def test_a_step_equals_equations_two_and_three_written_plainly(tmp_path):
     server = method.server_init(Rng((1,)))
     data, rng = digits().train.take(np.arange(16)), Rng((2,))
     parts = {n: server[n] for n in ("generator", "discriminator")}
-    state, _ = method.client_round({}, Incoming(0, parts), data, rng)
+    state, _ = method.client_round({}, ServerMessage(0, parts), data, rng)
 
     nets = method.nets()
     G, D = (from_vector(nets[n], server[n]).train() for n in ("generator", "discriminator"))
@@ -131,8 +131,8 @@ def test_with_privacy_neither_losses_nor_the_number_of_pictures_leave(tmp_path, 
     method = quick(name)
     _, outcomes, traffic = federate(method, tmp_path)
     assert all(set(sent(r)) == {"generator", "discriminator"} for _, r in traffic.replies)
-    assert set(method.declares()) == {"generator", "discriminator"}
-    assert all(len(o.answered) == 3 and not o.metrics for o in outcomes)
+    assert set(method.reply_spec()) == {"generator", "discriminator"}
+    assert all(len(o.replied) == 3 and not o.metrics for o in outcomes)
     few, many = (digits().train.take(np.arange(n)) for n in (2, 40))
     assert {n: a.shape for n, a in gan_answer(method, few).items()} == {
         n: a.shape for n, a in gan_answer(method, many).items()
@@ -193,7 +193,7 @@ def test_dp_sgd_refuses_a_discriminator_with_batch_norm():
     method = quick("fedgan, dp-sgd", d_norm="batch")
     large = replace(method, task=replace(method.task, shape=(1, 16, 16)))
     with pytest.raises(VitrailError, match="d_norm=group"):
-        large.declares()
+        large.reply_spec()
 
 
 @pytest.mark.parametrize("wire", ["float32", "float16"])
@@ -213,16 +213,16 @@ def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitiv
 @pytest.mark.parametrize("multiplier", [0.05, 20.0])
 def test_networks_move_with_noise_of_the_stated_sigma_and_pictures_stay_pictures(multiplier):
     method = quick("fedgan", privacy="dp-fedavg", noise_multiplier=multiplier, clip=0.5)
-    server, declared = method.server_init(Rng((1,))), method.declares()
+    server, declared = method.server_init(Rng((1,))), method.reply_spec()
     sums = Sums({n: np.full(declared[n].size, 0.1) for n in NAMES}, 4)
-    after, noise = method.close_round(server, sums, Rng((2,))), []
+    after, noise = method.finish_round(server, sums, Rng((2,))), []
     for name, net in method.nets().items():
-        weights = learned(net)
+        weights = trainable_mask(net)
         assert weights.sum() == declared[name].size
         noise.append(4 * (after[name].astype(float) - server[name])[weights] - 0.1)
     assert method.mechanism.sigma == multiplier
     assert kstest(np.concatenate(noise) / multiplier, "norm").pvalue > 1e-4
-    x = open_model(method.products(after)["generator"], tuple("0123456789")).sample(20)
+    x = open_model(method.export_models(after)["generator"], tuple("0123456789")).sample(20)
     assert x.isfinite().all()
 
 
@@ -231,7 +231,7 @@ def test_dp_fedavg_is_for_a_generator_that_clients_take_back(tmp_path, sync):
     method = quick("fedgan, dp-fedavg", sync=sync, rounds=1)
     if sync in ("d", "none"):
         with pytest.raises(VitrailError, match="use sync=d&g or sync=g"):
-            method.declares()
+            method.reply_spec()
     else:
         _, _, traffic = federate(method, tmp_path)
         assert all(set(sent(r)) == SYNCS[sync] for _, r in traffic.replies)

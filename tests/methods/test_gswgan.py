@@ -10,7 +10,7 @@ from scipy.stats import kstest
 
 from tests.federation import digits, federate, quick, same, shares
 from vitrail.methods import gswgan
-from vitrail.methods.base import Incoming, Sums
+from vitrail.methods.base import ServerMessage, Sums
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.privacy.accounting import second_opinion
 from vitrail.utils.errors import VitrailError
@@ -40,7 +40,7 @@ def random_pictures(n, seed=1, size=16):
 def test_the_gradient_that_comes_back_is_wgan_gps_written_plainly():
     method = larger(quick("gswgan", d_steps=3, lr=0.01, **EXACT))
     state, told, data = method.client_init("a", Rng((3,))), pool(method), random_pictures(40)
-    after, reply = method.client_round(state, Incoming(0, told), data, Rng((2,)))
+    after, reply = method.client_round(state, ServerMessage(0, told), data, Rng((2,)))
 
     D = from_vector(method.critic(), state["critic"])
     opt = torch.optim.Adam(D.parameters(), 0.01, (0.5, 0.9))
@@ -65,7 +65,7 @@ def test_the_servers_step_is_adam_on_the_critics_mean_in_one_graph(tmp_path):
     method = quick("gswgan", rounds=1, **EXACT)
     begin = method.server_init(Rng((5,)).child("server", "init"))
     fed, _, traffic = federate(method, tmp_path)
-    opened, _ = method.open_round(begin, sorted(shares()), Rng((5,)).child("server", 0, "open"))
+    opened, _ = method.start_round(begin, sorted(shares()), Rng((5,)).child("server", 0, "open"))
     answers = [p.array() for _, r in traffic.replies for p in decode(r).parts if p.name == "gradient"]
 
     G = from_vector(method.generator(), begin["generator"]).train()
@@ -91,10 +91,10 @@ def test_a_critic_never_leaves(tmp_path):
 def test_turns_are_shared_out_evenly_and_are_what_the_noise_is_made_for(tmp_path, asked, rounds, turns):
     method = quick("gswgan, gradient", rounds=rounds, asked=asked)
     fed, outcomes, _ = federate(method, tmp_path)
-    assert all(len(o.answered) == asked for o in outcomes)
+    assert all(len(o.replied) == asked for o in outcomes)
     assert [fed.server["turns"][c] for c in sorted(shares())] == turns
-    assert method.most_answers == max(turns)
-    assert method.spent(method.most_answers) == pytest.approx(9.8, abs=1e-3)
+    assert method.max_replies == max(turns)
+    assert method.spent(method.max_replies) == pytest.approx(9.8, abs=1e-3)
 
 
 def test_nobody_is_asked_more_often_than_the_noise_was_made_for():
@@ -102,14 +102,14 @@ def test_nobody_is_asked_more_often_than_the_noise_was_made_for():
     method = quick("gswgan, gradient", rounds=6, asked=1)
     server, asked = method.server_init(Rng((1,))), []
     for t in range(6):
-        server, who = method.open_round(server, ["a", "b"], Rng((2, t)))
+        server, who = method.start_round(server, ["a", "b"], Rng((2, t)))
         asked += who
         before = server["generator"]
-        server = method.close_round(server, Sums({"gradient": np.ones(8 * 64)}, 1) if who else Sums({}, 0), Rng((3,)))
+        server = method.finish_round(server, Sums({"gradient": np.ones(8 * 64)}, 1) if who else Sums({}, 0), Rng((3,)))
         assert same(server["generator"], before) == (not who)
     assert asked == ["a", "b", "a", "b"]
     plain = quick("gswgan", rounds=6, asked=1)
-    server, who = plain.open_round({**plain.server_init(Rng((1,))), "turns": {"a": 9, "b": 9}}, ["a", "b"], Rng((2,)))
+    server, who = plain.start_round({**plain.server_init(Rng((1,))), "turns": {"a": 9, "b": 9}}, ["a", "b"], Rng((2,)))
     assert who == ["a"]  # without noise nothing is counted
 
 
@@ -117,7 +117,7 @@ def test_nobody_is_asked_more_often_than_the_noise_was_made_for():
 
 
 def answer(method, state, data, rng=2, seed=1):
-    return method.client_round(state, Incoming(0, pool(method, seed)), data, Rng((rng,)))[1].parts["gradient"]
+    return method.client_round(state, ServerMessage(0, pool(method, seed)), data, Rng((rng,)))[1].parts["gradient"]
 
 
 def rivals():
@@ -164,14 +164,14 @@ def test_the_released_vector_has_noise_of_the_stated_sigma(monkeypatch, multipli
 def test_noise_beyond_what_can_be_sent_is_cut_after_it_was_added(tmp_path):
     method = quick("gswgan", privacy="gradient", noise_multiplier=1e5, rounds=1, wire="float16")
     _, outcomes, traffic = federate(method, tmp_path)
-    assert len(outcomes[0].answered) == 3
+    assert len(outcomes[0].replied) == 3
     sent = next(p.array() for p in decode(traffic.replies[0][1]).parts)
     assert np.abs(sent).max() == gswgan.LIMIT
 
 
 def test_epsilon_is_what_was_asked_for_and_opacus_agrees():
     method = quick("gswgan", rounds=30, clients=10, asked=1, **PRIVATE)
-    assert method.most_answers == 3
+    assert method.max_replies == 3
     assert method.spent(3) == pytest.approx(9.8, abs=1e-3)
     assert method.spent(4) > 10.5
     _, other = second_opinion([(method.mechanism.noise, 3)], method.delta)

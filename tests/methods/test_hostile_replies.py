@@ -11,9 +11,9 @@ import pytest
 
 from tests.federation import PRIVATE, RUN, federate, quick, same, shares
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, Outcome, play
+from vitrail.engines.rounds import Federation, RoundResult, run_round
 from vitrail.methods import METHODS
-from vitrail.methods.base import Declared, Method
+from vitrail.methods.base import Method, PartSpec
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import finite
 from vitrail.wire.codecs import BY_NAME
@@ -32,7 +32,7 @@ def shapes(p: Part) -> Iterator[tuple[int, ...]]:
     yield from dict.fromkeys(shape for shape in found if shape != p.shape)
 
 
-def values(p: Part, d: Declared) -> Iterator[tuple[str, bytes]]:
+def values(p: Part, d: PartSpec) -> Iterator[tuple[str, bytes]]:
     """Other payloads of the same length."""
     yield "reversed", p.payload[::-1]
     yield "garbage", np.random.default_rng(1).bytes(len(p.payload))
@@ -51,7 +51,7 @@ def values(p: Part, d: Declared) -> Iterator[tuple[str, bytes]]:
         yield from ((f"all {value}", np.full(n, value, t).tobytes()) for value in extremes)
 
 
-def lies(message: Message, declared: dict[str, Declared]) -> Iterator[tuple[str, bool, bytes]]:
+def lies(message: Message, declared: dict[str, PartSpec]) -> Iterator[tuple[str, bool, bytes]]:
     """What is changed, whether it must be refused, and the reply."""
     metrics = [p.name for p in message.parts if p.name.startswith("metric.")]
     for i, p in enumerate(message.parts):
@@ -84,14 +84,14 @@ def lies(message: Message, declared: dict[str, Declared]) -> Iterator[tuple[str,
         yield f"{p.name}: for another client", d.how != "relay", put(replace(p, peer="client-2"))
 
 
-def played(method: Method, fed: Federation, replies: dict[str, bytes | Failure]) -> tuple[Federation, Outcome]:
+def played(method: Method, fed: Federation, replies: dict[str, bytes | Failure]) -> tuple[Federation, RoundResult]:
     """One round of the real server with these replies."""
 
     def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
         for client, _ in filter(None, requests):
             yield client, replies[client]
 
-    return play(method, fed, RUN, CLIENTS, ask, Rng((5,)))
+    return run_round(method, fed, RUN, CLIENTS, ask, Rng((5,)))
 
 
 @pytest.mark.parametrize("name", [*METHODS, *PRIVATE])
@@ -104,27 +104,27 @@ def test_whatever_one_client_replies_the_round_ends_and_the_others_count(name, t
         replies: dict[str, bytes | Failure] = dict(traffic.replies)
         if not replies:
             continue  # a round of the server alone
-        assert honest.answered == CLIENTS
+        assert honest.replied == CLIENTS
         assert same(played(method, fed, replies)[0].tree(), after.tree())
         absent, without = played(method, fed, {**replies, LIAR: Failure("gone")})
-        told = list(lies(decode(replies[LIAR]), method.declares()))
+        told = list(lies(decode(replies[LIAR]), method.reply_spec()))
         for what, must, lie in told[:: 4 if t else 1]:  # in the second round, some of them on what the first one left
             got, outcome = played(method, fed, {**replies, LIAR: lie})
             assert got.round == t + 1
             assert not outcome.void, what
             assert finite(got.server), what
             assert outcome.up[LIAR] == len(lie)
-            if LIAR in outcome.left_out:
+            if LIAR in outcome.excluded:
                 refused += 1
-                assert outcome.left_out[LIAR].startswith("reply refused: "), what
-                assert outcome.left_out[LIAR].isprintable()
+                assert outcome.excluded[LIAR].startswith("reply refused: "), what
+                assert outcome.excluded[LIAR].isprintable()
                 assert same(got.tree(), absent.tree()), what
-                assert (outcome.answered, outcome.metrics) == (without.answered, without.metrics)
+                assert (outcome.replied, outcome.metrics) == (without.replied, without.metrics)
                 assert outcome.floats_up == without.floats_up
             else:
                 assert not must, f"{what} was accepted"
-                assert outcome.answered == CLIENTS
-                server, who = method.open_round(got.server, CLIENTS, Rng((6,)))
+                assert outcome.replied == CLIENTS
+                server, who = method.start_round(got.server, CLIENTS, Rng((6,)))
                 for client in who:  # the next round can be asked for
                     method.broadcast(server, client, full=False)
                     method.broadcast(server, client, full=True)
@@ -134,7 +134,7 @@ def test_whatever_one_client_replies_the_round_ends_and_the_others_count(name, t
 
 def largest(method: Method, pattern: str) -> Callable[[int, str, bytes], bytes]:
     """The liar's replies with every float part at the ends of its range; the weight stays as it was."""
-    declared = method.declares()
+    declared = method.reply_spec()
 
     def spoil(t: int, client: str, answer: bytes) -> bytes:
         message = decode(answer)
@@ -163,7 +163,7 @@ def test_a_client_that_sends_the_largest_values_stops_no_round_and_excludes_nobo
     fed, outcomes, _ = federate(method, tmp_path, spoil=largest(method, pattern), rounds=4)
     for outcome in outcomes:
         assert not outcome.void
-        assert set(outcome.left_out) <= {LIAR}, outcome.left_out
+        assert set(outcome.excluded) <= {LIAR}, outcome.excluded
     assert finite(fed.server)
 
 
@@ -179,7 +179,7 @@ def test_a_float_beyond_its_range_is_refused_by_name_whoever_it_is_for(name, par
         return encode(replace(m, parts=tuple(parts))) if client == LIAR else answer
 
     _, (outcome,), _ = federate(method, tmp_path, spoil=spoil, rounds=1)
-    assert outcome.left_out == {LIAR: f"reply refused: part '{part}' holds 3e+38, outside -65536 to 65536"}
+    assert outcome.excluded == {LIAR: f"reply refused: part '{part}' holds 3e+38, outside -65536 to 65536"}
 
 
 def test_a_generator_whose_images_are_not_finite_is_refused_and_the_last_one_kept(tmp_path):
@@ -192,5 +192,5 @@ def test_a_generator_whose_images_are_not_finite_is_refused_and_the_last_one_kep
         return encode(replace(m, parts=tuple(bad))) if client == LIAR else answer
 
     after, (outcome,), _ = federate(method, tmp_path, rounds=1, fed=fed, spoil=spoil)
-    assert outcome.left_out == {LIAR: "reply refused: its G makes images that are not finite"}
+    assert outcome.excluded == {LIAR: "reply refused: its G makes images that are not finite"}
     assert same(after.server["users"][LIAR], fed.server["users"][LIAR])

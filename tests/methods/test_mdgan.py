@@ -9,7 +9,7 @@ import torch
 
 from tests.federation import digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
-from vitrail.methods.base import Incoming, Sums
+from vitrail.methods.base import ServerMessage, Sums
 from vitrail.methods.fakes import pack
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.utils.errors import VitrailError
@@ -57,7 +57,7 @@ def test_the_gradient_that_comes_back_is_that_of_the_loss_written_plainly(g_loss
     x_g, x_d = (torch.rand(16, 1, 16, 16, generator=draw) * 2 - 1 for _ in "gd")
     y_g, y_d = (torch.randint(10, (16,), generator=draw) for _ in "gd")
     parts = {name: t.numpy() for name, t in {"x_g": x_g, "x_d": x_d, "y_g": y_g, "y_d": y_d}.items()}
-    after, reply = method.client_round(state, Incoming(0, parts), data, rng)
+    after, reply = method.client_round(state, ServerMessage(0, parts), data, rng)
 
     D = from_vector(method.discriminator(), state["discriminator"]).train()
     adam = torch.optim.Adam(D.parameters(), 0.01, (0.5, 0.999))
@@ -87,7 +87,7 @@ def test_the_servers_step_is_adam_on_the_mean_loss_in_one_graph(tmp_path, k, awa
         gone = lambda _, c, d: Failure("away") if c == away else d  # noqa: E731
         fed, *_ = federate(method, tmp_path, rounds=1, fed=fed, spoil=gone)
         start = {"rounds": t, "generator": before, "adam": None}
-        seed = method.open_round(start, clients, Rng((5,)).child("server", t, "open"))[0]["seed"]
+        seed = method.start_round(start, clients, Rng((5,)).child("server", t, "open"))[0]["seed"]
         batches = [method.noise(seed, j) for j in range(k)]
         fakes = [(G(z, y), y) for z, y in batches]
         losses = []
@@ -106,7 +106,7 @@ def test_client_n_gets_batches_n_and_n_plus_one_of_what_the_generator_made(tmp_p
     method = quick("mdgan", k=3, **EXACT)
     _, _, traffic = federate(method, tmp_path, rounds=1)
     server = method.server_init(Rng((5,)).child("server", "init"))
-    seed = method.open_round(server, sorted(shares()), Rng((5,)).child("server", 0, "open"))[0]["seed"]
+    seed = method.start_round(server, sorted(shares()), Rng((5,)).child("server", 0, "open"))[0]["seed"]
     G = from_vector(method.generator(), server["generator"]).train()
     for n, client in enumerate(sorted(shares())):
         parts = told(traffic, 0)[client]
@@ -119,7 +119,7 @@ def test_client_n_gets_batches_n_and_n_plus_one_of_what_the_generator_made(tmp_p
 @pytest.mark.parametrize(("clients", "k"), [(1, 1), (2, 1), (3, 1), (4, 2), (10, 3), (16, 4)])
 def test_by_default_there_are_log_n_batches(clients, k):
     method = quick("mdgan", k=None, clients=clients)
-    opened, _ = method.open_round(method.server_init(Rng((1,))), [f"c{n}" for n in range(clients)], Rng((2,)))
+    opened, _ = method.start_round(method.server_init(Rng((1,))), [f"c{n}" for n in range(clients)], Rng((2,)))
     assert len(opened["fakes"]) == k
 
 
@@ -154,7 +154,7 @@ def test_a_discriminator_trains_on_where_it_came_to(tmp_path):
     sender = next(c for c, heir in heirs.items() if heir == "client-0")
     came = kept(tmp_path, sender)["discriminator"]
     _, _, traffic = federate(method, tmp_path, rounds=1, fed=fed)
-    message = Incoming(1, {p.name: p.array() for p in decode(traffic.requests[0][1]).parts if not p.peer})
+    message = ServerMessage(1, {p.name: p.array() for p in decode(traffic.requests[0][1]).parts if not p.peer})
     data, rng = digits().train.take(shares()["client-0"]), Rng((5,)).child("client", "client-0", 1, 0)
     alone, _ = method.client_round({"discriminator": came, "adam": None}, message, data, rng)
     assert same(kept(tmp_path, "client-0"), alone)
@@ -184,7 +184,7 @@ def test_a_client_that_was_away_finds_its_new_discriminator_when_it_comes_back(t
 def test_discriminators_never_leave_where_swaps_are_off(tmp_path):
     method = quick("mdgan", swap_every=0)
     _, _, traffic = federate(method, tmp_path)
-    assert "discriminator" not in method.declares()
+    assert "discriminator" not in method.reply_spec()
     assert all(set(sent(r)) == {"gradient", "metric.loss_g", "metric.loss_d"} for _, r in traffic.replies)
 
 
@@ -203,7 +203,7 @@ def test_fakes_travel_with_the_bits_that_were_asked_for(tmp_path):
 def test_a_fake_arrives_within_half_a_grey_level():
     method = quick("mdgan")
     x = torch.linspace(-1, 1, 999).reshape(1, 1, 27, 37)
-    came, _ = method.unpack(Incoming(0, {"x_g": pack(x, "uint8")}), "g")
+    came, _ = method.unpack(ServerMessage(0, {"x_g": pack(x, "uint8")}), "g")
     assert (came - x).abs().max() <= 0.5 / 127.5 + 1e-6
     assert (came.min(), came.max()) == (-1, 1)
 
@@ -221,7 +221,7 @@ def test_the_servers_memory_does_not_grow_with_the_number_of_clients():
     def held(clients):
         names = [f"c{n}" for n in range(clients)]
         method = quick("mdgan", clients=clients, k=2)
-        server, _ = method.open_round(method.server_init(Rng((1,))), names, Rng((2,)))
+        server, _ = method.start_round(method.server_init(Rng((1,))), names, Rng((2,)))
         for name in names:
             server = method.receive(server, name, {"gradient": np.ones((16, 1, 8, 8), np.float32)})
         assert sum(g.sum() for g in server["gradients"]) == clients * 16 * 64  # every one was taken
@@ -239,10 +239,10 @@ def test_closing_a_round_leaves_the_state_before_it_as_it_was(tmp_path):
     """A round that diverges is not kept: the server goes on from the state before it."""
     method = quick("mdgan")
     fed, *_ = federate(method, tmp_path, rounds=1)
-    server, _ = method.open_round(fed.server, ["a"], Rng((1,)))
+    server, _ = method.start_round(fed.server, ["a"], Rng((1,)))
     server = method.receive(server, "a", {"gradient": np.full((16, 1, 8, 8), 3e38, np.float32)})
     before = deepcopy(server)
-    method.close_round(server, Sums({}, 1), Rng((2,)))
+    method.finish_round(server, Sums({}, 1), Rng((2,)))
     assert same(server, before)
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from tests.federation import digits, federate, quick, shares
 from vitrail.experiment import settings as config
-from vitrail.methods.base import Incoming, Task
+from vitrail.methods.base import ServerMessage, Task
 from vitrail.methods.prism.loss import summary_of
 from vitrail.privacy.accounting import epsilon
-from vitrail.privacy.moments import pack, unpack
+from vitrail.privacy.feature_sums import pack, unpack
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode, encode, make_part
@@ -25,7 +25,7 @@ def build(secure=0, clients=3, **settings):
 def test_clients_are_asked_once_and_the_server_goes_on_alone(tmp_path):
     method = build()
     fed, outcomes, traffic = federate(method, tmp_path)
-    assert [o.asked for o in outcomes] == [3, 0, 0]
+    assert [o.requested for o in outcomes] == [3, 0, 0]
     assert len(traffic.replies) == 3
     assert fed.server["t"] == 3
     assert fed.server["optimizer"]["step"] == 4
@@ -90,7 +90,7 @@ def test_noise_is_sized_for_those_who_can_be_relied_on():
     assert relied.sigma == all_honest.sigma
     assert relied.share == pytest.approx(relied.sigma / math.sqrt(2))
     with pytest.raises(VitrailError, match="somebody must be left"):
-        build(secure=3, colluding=3, epsilon=5.0).declares()
+        build(secure=3, colluding=3, epsilon=5.0).reply_spec()
 
 
 def test_without_labels_the_count_is_public_and_needs_no_noise():
@@ -108,7 +108,7 @@ def test_without_labels_the_count_is_public_and_needs_no_noise():
 )
 def test_an_epsilon_that_cannot_be_had_is_refused_with_what_can(asked, says):
     with pytest.raises(VitrailError, match=says):
-        build(**asked).declares()
+        build(**asked).reply_spec()
 
 
 def test_a_quick_method_of_the_battery_is_private_by_default():
@@ -121,10 +121,10 @@ def test_secure_sums_have_room_for_as_many_pictures_as_is_said():
     for most, counted in ((64, 40), (8, 8)):
         method = quick("moments", privacy="none", most=most)
         method = replace(method, task=replace(method.task, secure=2))
-        _, reply = method.client_round({}, Incoming(0, {}), some, Rng((1,)))
+        _, reply = method.client_round({}, ServerMessage(0, {}), some, Rng((1,)))
         rows = reply.parts["sums"].reshape(10, -1)
         assert rows[3, 0] / summary_of(method).count == counted
-        assert np.abs(rows).max() <= method.largest <= method.declares()["sums"].limit
+        assert np.abs(rows).max() <= method.largest <= method.reply_spec()["sums"].limit
 
 
 # -- clients that lie about their sums ----------------------------------------------------------------------------------
@@ -170,8 +170,8 @@ def test_sums_that_no_such_number_of_images_gives_exclude_the_client(tmp_path, s
     method = build(**settings)
     method = replace(method, task=replace(method.task, images=24))
     fed, (outcome, *_), _ = federate(method, tmp_path / "a", rounds=1, spoil=reported(method, LIES[lie]))
-    assert outcome.answered == ["client-0", "client-2"]
-    assert outcome.left_out["client-1"].startswith("reply refused: it")
+    assert outcome.replied == ["client-0", "client-2"]
+    assert outcome.excluded["client-1"].startswith("reply refused: it")
     assert not outcome.void
     others = {name: held for name, held in shares().items() if name != "client-1"}
     alone, *_ = federate(method, tmp_path / "b", rounds=1, holds=others)
@@ -185,7 +185,7 @@ def test_in_deployment_the_setting_bounds_what_a_client_counts(tmp_path):
     for most in (16_000, 50):
         method = build(privacy="none", most=most)
         _, (outcome, *_), _ = federate(method, tmp_path / str(most), rounds=1, spoil=reported(method, lie))
-        counted[most] = outcome.left_out.get("client-1", "")
+        counted[most] = outcome.excluded.get("client-1", "")
     assert counted[16_000] == ""
     assert "images of one class; at most 50 are accepted" in counted[50]
 
@@ -201,5 +201,5 @@ def test_honest_sums_are_never_refused(settings, labels):
         method = build(**settings)
         method = replace(method, task=replace(method.task, images=24, classes=labels))
         for seed in range(25 if method.sigma else 1):
-            _, reply = method.client_round({}, Incoming(0, {}), held, Rng((seed,)))
+            _, reply = method.client_round({}, ServerMessage(0, {}), held, Rng((seed,)))
             assert method.unpacked(reply.parts["sums"]).size == method.numbers

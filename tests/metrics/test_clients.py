@@ -9,12 +9,12 @@ import vitrail
 from vitrail.cli.main import app
 from vitrail.data import load as load_data
 from vitrail.data.transforms import held_out
-from vitrail.experiment.compare import Asked, compare, entries
+from vitrail.experiment.compare import EvalConfig, compare, entries
 from vitrail.experiment.comparison_tables import by_clients, standings
-from vitrail.experiment.runner import Nobody
+from vitrail.experiment.runner import NullCallback
 from vitrail.metrics.clients import by_client, evaluate_clients
 from vitrail.metrics.distances import Distances
-from vitrail.metrics.evaluation import as_stored, halves
+from vitrail.metrics.evaluation import as_stored, split_validation
 from vitrail.metrics.extractors import choose_ruler, features_of, own
 from vitrail.models.model_file import load, save_model
 from vitrail.models.personal import load_personal
@@ -42,9 +42,9 @@ def test_each_client_is_measured_on_its_own_domain(run, columns):
     data = load_data("digits", size=8)
     extractor = own(choose_ruler("digits", []))
     for c, name in zip(columns, ("invert", "blur"), strict=True):
-        _, test = halves(data.test)
+        _, test = split_validation(data.test)
         assert c.name == name
-        _, real = halves(held_out(data, name, 3))
+        _, real = split_validation(held_out(data, name, 3))
         plain = Distances(extractor, features_of(extractor, real), "fd-vitrail")
         for x, _ in load_personal(run, name).batches(200):
             plain.update(as_stored(x), None)
@@ -88,8 +88,8 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     lines = [f"{k} = {json.dumps(v)}" for k, v in {"method": "padpaf", **TINY}.items() if k != "seed"]
     runs = ['[[runs]]\nname = "ours"', '[[runs]]\nname = "FedAvg"\nshared = "everything"']
     file.write_text("\n".join([*lines, *runs]))
-    asked, found = Asked(n=100, families=["fd-vitrail"], clients=True), entries([str(file)], {})
-    compare(found, [0], tmp_path / "out", asked, lambda *_: Nobody())
+    asked, found = EvalConfig(n=100, families=["fd-vitrail"], clients=True), entries([str(file)], {})
+    compare(found, [0], tmp_path / "out", asked, lambda *_: NullCallback())
     assert not [text for e in found for text in e.failed]
     table, clients = standings(found, asked), by_clients(found)
     assert "fd-vitrail, mean of clients ↓" in table.columns
@@ -101,7 +101,13 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     assert all(" to " in cell for row in clients.rows for cell in row[1:])
     monkeypatch.setattr("vitrail.metrics.clients.evaluate", None)  # a second time, nothing is measured
     again = entries([str(file)], {})
-    compare(again, [0], tmp_path / "out", asked, lambda *_: Nobody())
+    compare(again, [0], tmp_path / "out", asked, lambda *_: NullCallback())
     assert [e.found for e in again] == [e.found for e in found]
     with pytest.raises(VitrailError, match="leave out --best"):
-        compare(entries([str(file)], {}), [0], tmp_path / "out", Asked(best=True, clients=True), lambda *_: Nobody())
+        compare(
+            entries([str(file)], {}),
+            [0],
+            tmp_path / "out",
+            EvalConfig(best=True, clients=True),
+            lambda *_: NullCallback(),
+        )

@@ -12,16 +12,16 @@ import vitrail
 from tests.federation import digits, quick
 from vitrail.data import from_arrays
 from vitrail.data import load as load_data
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
 from vitrail.metrics import extractors, oracle
 from vitrail.metrics.evaluate_run import evaluate_stored
-from vitrail.metrics.evaluation import LABELLED, asked_labels, evaluate, halves
+from vitrail.metrics.evaluation import LABELLED, evaluate, requested_labels, split_validation
 from vitrail.metrics.extractors import Extractor, FeatureSet, choose_ruler, features_of, own
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.results_io import Column, file_digest, read, write
-from vitrail.metrics.round_metrics import Gauge, gauge_for
+from vitrail.metrics.round_metrics import RoundMetrics, round_metrics_for
 from vitrail.metrics.samples import Samples
 from vitrail.models.model_file import Generator, load, save_model
 from vitrail.utils.errors import Malformed, VitrailError
@@ -78,7 +78,7 @@ def test_every_number_bears_its_interval_counts_and_network(measured):
         assert m.extractor
     assert measured[0]["fd-vitrail"].extractor == "vitrail-cifar"
     assert measured[0]["fd-vitrail"].n_fake == 600
-    n = len(halves(digits().test)[1])
+    n = len(split_validation(digits().test)[1])
     assert f"biased upwards: {n} samples for 384 dimensions" in measured[0]["fd-vitrail"].note
 
 
@@ -101,7 +101,7 @@ def test_every_usual_family_is_computed_and_only_what_was_asked(monkeypatch):
 
 
 def test_pictures_that_choose_the_best_round_judge_nothing():
-    watch, judge = halves(digits().test)
+    watch, judge = split_validation(digits().test)
     rows = {p.tobytes() for p in watch.pixels}
     assert len(watch) + len(judge) == len(digits().test)
     assert len(watch) == len(digits().test) // 5
@@ -122,10 +122,10 @@ def test_a_network_that_a_model_was_trained_against_does_not_rank_it_and_the_not
 
 def test_labels_are_asked_for_in_the_proportions_of_the_real_pictures():
     labels = np.repeat([0, 1, 2], [50, 30, 20])
-    asked = asked_labels(labels, 4, 1000, 0)
+    asked = requested_labels(labels, 4, 1000, 0)
     assert np.bincount(asked, minlength=4).tolist() == [500, 300, 200, 0]
     assert not asked.equal(asked.sort().values)
-    assert len(asked_labels(labels, 4, 7, 0)) == 7
+    assert len(requested_labels(labels, 4, 7, 0)) == 7
 
 
 def test_real_features_are_computed_once_for_the_same_content(monkeypatch):
@@ -134,7 +134,7 @@ def test_real_features_are_computed_once_for_the_same_content(monkeypatch):
     counted = Extractor(psi.name, psi.dim, lambda x: calls.append(len(x)) or psi.rows(x), psi.digest + "counted")
     pictures = digits().test.take(np.arange(40))
     first = features_of(counted, pictures)
-    again = features_of(counted, Pictures(pictures.pixels.copy(), pictures.labels.copy()))
+    again = features_of(counted, Images(pictures.pixels.copy(), pictures.labels.copy()))
     assert calls == [40]
     assert again.gaussian.outer.equal(first.gaussian.outer)
     assert again.kept.equal(first.kept)
@@ -172,14 +172,14 @@ def test_pictures_made_elsewhere_are_measured_as_a_generators_would_be(tmp_path)
 
 
 def test_a_gauge_ranks_models_on_the_same_noise_each_time():
-    gauge = Gauge(digits(), [])
+    gauge = RoundMetrics(digits(), [])
     assert (
         gauge.distance(replay()) == gauge.distance(replay()) < gauge.distance(replay(0.2)) < gauge.distance(replay(0.6))
     )
 
 
 def test_a_gauge_gives_the_distance_that_torchmetrics_gives_of_the_same_pictures():
-    gauge, generator = Gauge(digits(), []), replay(0.3)
+    gauge, generator = RoundMetrics(digits(), []), replay(0.3)
     psi = own("vitrail-cifar")
 
     class Features(nn.Module):
@@ -189,8 +189,8 @@ def test_a_gauge_gives_the_distance_that_torchmetrics_gives_of_the_same_pictures
             return psi.rows(x)
 
     theirs = FrechetInceptionDistance(feature=Features())
-    watch, _ = halves(digits().test)
-    made = generator.sample(500, asked_labels(watch.labels, 10, 500, 0))
+    watch, _ = split_validation(digits().test)
+    made = generator.sample(500, requested_labels(watch.labels, 10, 500, 0))
     with torch.no_grad():
         theirs.update(torch.from_numpy(watch.pixels).float() / 127.5 - 1, real=True)
         theirs.update((made * 255).round() / 127.5 - 1, real=False)
@@ -198,12 +198,12 @@ def test_a_gauge_gives_the_distance_that_torchmetrics_gives_of_the_same_pictures
 
 
 def test_a_generator_that_makes_no_numbers_is_not_measured_along_the_way():
-    assert Gauge(digits(), []).distance(replay(float("nan"))) is None
+    assert RoundMetrics(digits(), []).distance(replay(float("nan"))) is None
 
 
 def test_too_few_held_out_pictures_make_no_gauge():
     few = from_arrays(np.zeros((60, 8, 8), np.uint8), size=8)
-    assert gauge_for(few, []) is None
+    assert round_metrics_for(few, []) is None
 
 
 # -- what is stored -----------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_too_few_held_out_pictures_make_no_gauge():
 def model(tmp_path):
     method = quick("prism")
     server = method.server_init(Rng((1,)))
-    save_model(tmp_path / "model.safetensors", method.products(server)["generator"], CLASSES, {"data": "digits"})
+    save_model(tmp_path / "model.safetensors", method.export_models(server)["generator"], CLASSES, {"data": "digits"})
     return tmp_path / "model.safetensors"
 
 
@@ -293,7 +293,7 @@ def test_an_ensemble_has_a_new_mask_for_every_batch_and_the_same_pictures_for_a_
 
     method = quick("prism", rounds=2)
     fed, _, _ = federate(method, tmp_path)
-    model = method.products(fed.server)["ensemble"]
+    model = method.export_models(fed.server)["ensemble"]
     save_model(tmp_path / "ensemble.safetensors", model, CLASSES, {})
     ensemble = load(tmp_path / "ensemble.safetensors")
     assert ensemble.sample(20, seed=1).equal(ensemble.sample(20, seed=1))

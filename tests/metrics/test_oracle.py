@@ -5,19 +5,19 @@ import pytest
 import torch
 
 from tests.federation import digits
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.metrics import oracle as module
-from vitrail.metrics.evaluation import halves
-from vitrail.metrics.oracle import Learner, Scores, confidence, judge, oracle_for, train_classifier
+from vitrail.metrics.evaluation import split_validation
+from vitrail.metrics.oracle import DownstreamClassifier, Scores, confidence, judge, oracle_for, train_classifier
 from vitrail.nets.classifier import shifted
-from vitrail.nets.moments import to_float
+from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
 
 @pytest.fixture(scope="module")
 def oracle():
-    return oracle_for(digits().train, halves(digits().test)[1], 10)
+    return oracle_for(digits().train, split_validation(digits().test)[1], 10)
 
 
 def shown(family, labels, off=0):
@@ -44,7 +44,7 @@ def test_real_pictures_score_and_pictures_of_the_next_class_do_not(oracle):
 
 
 def test_score_and_gap_are_counted_one_by_one(oracle):
-    test = halves(digits().test)[1]
+    test = split_validation(digits().test)[1]
     x, y = to_float(test.pixels[:50]), torch.from_numpy(test.labels[:50]).roll(1)
     scores = Scores(oracle)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def test_score_and_gap_are_counted_one_by_one(oracle):
 
 def test_an_oracle_is_trained_once_for_the_same_content(oracle, monkeypatch):
     monkeypatch.setattr(module, "train_classifier", lambda *_: pytest.fail("trained again"))
-    again = oracle_for(digits().train.take(np.arange(len(digits().train))), halves(digits().test)[1], 10)
+    again = oracle_for(digits().train.take(np.arange(len(digits().train))), split_validation(digits().test)[1], 10)
     assert all(a.equal(b) for a, b in zip(oracle.net.parameters(), again.net.parameters(), strict=True))
 
 
@@ -82,10 +82,10 @@ def test_a_classifier_is_the_same_for_the_same_seed_and_leaves_torchs_randomness
 
 def test_what_is_learned_from_real_pictures_holds_for_real_pictures_and_from_wrong_labels_it_does_not(monkeypatch):
     monkeypatch.setattr(module, "LEAST_STEPS", 160)  # ten epochs; 600 steps take half a minute
-    test = halves(digits().test)[1]
+    test = split_validation(digits().test)[1]
     y = torch.arange(1000) % 10
-    right = shown(Learner(digits().train, test, 10), y)["synthetic-to-real"]
-    wrong = shown(Learner(digits().train, test, 10), y, off=1)["synthetic-to-real"]
+    right = shown(DownstreamClassifier(digits().train, test, 10), y)["synthetic-to-real"]
+    wrong = shown(DownstreamClassifier(digits().train, test, 10), y, off=1)["synthetic-to-real"]
     assert right.value > 0.9
     assert wrong.value < 0.1
     assert (right.n_real, right.n_fake) == (len(test), 1000)
@@ -94,7 +94,7 @@ def test_what_is_learned_from_real_pictures_holds_for_real_pictures_and_from_wro
 
 def test_a_learner_keeps_no_more_than_it_may(monkeypatch):
     monkeypatch.setattr(module, "KEEP", 30)
-    learner = Learner(digits().train, digits().test, 10)
+    learner = DownstreamClassifier(digits().train, digits().test, 10)
     for _ in range(4):
         learner.update(torch.zeros(20, 1, 8, 8), torch.zeros(20, dtype=torch.int64))
     assert sum(map(len, learner.pixels)) == 30
@@ -102,7 +102,7 @@ def test_a_learner_keeps_no_more_than_it_may(monkeypatch):
 
 def test_a_classifier_refuses_pictures_without_labels():
     with pytest.raises(VitrailError, match="labelled"):
-        train_classifier(Pictures(digits().test.pixels), 10, Rng((0,)))
+        train_classifier(Images(digits().test.pixels), 10, Rng((0,)))
 
 
 def test_confidence_is_the_same_in_one_batch_or_many(oracle):

@@ -6,7 +6,7 @@ import torch
 
 from tests.federation import digits
 from vitrail.metrics.pixels import Compared, Pairs, nmse, ssim
-from vitrail.nets.moments import to_float
+from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import VitrailError
 
 

@@ -115,7 +115,7 @@ def test_json_has_everything_of_about_and_nothing_else_on_stdout(prism):
 
 def test_a_model_that_says_nothing_of_privacy_is_shown_as_such_and_cannot_steer_the_terminal(tmp_path):
     method = quick("prism")
-    model = method.products(method.server_init(Rng((1,))))["generator"]
+    model = method.export_models(method.server_init(Rng((1,))))["generator"]
     about = {"data": "[red]\x1b[2Jmine", "array": np.zeros((2, 3)), "notes": ["one", "two"]}
     save_model(tmp_path / "m.safetensors", model, ["a\x07"] * 10, about)
     found = inspect_model(tmp_path / "m.safetensors")

@@ -19,7 +19,7 @@ def path(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     method = quick("prism", rounds=1)
     fed, *_ = federate(method, folder / "clients")
-    save_model(folder / "model.safetensors", method.products(fed.server)["generator"], CLASSES, {"seed": 0})
+    save_model(folder / "model.safetensors", method.export_models(fed.server)["generator"], CLASSES, {"seed": 0})
     return folder / "model.safetensors"
 
 

@@ -38,7 +38,7 @@ def exported(run):
 
 def untrained(name, labels, **settings):
     method = config.build_method(config.resolve(name, settings), Task((3, 8, 8), labels, 1, 3))
-    return open_model(method.products(method.server_init(Rng((1,))))["generator"], tuple("0123456789")[:labels])
+    return open_model(method.export_models(method.server_init(Rng((1,))))["generator"], tuple("0123456789")[:labels])
 
 
 def made(path, **inputs):

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vitrail.data import load
 from vitrail.nets import inception
+from vitrail.nets.feature_moments import to_float
 from vitrail.nets.inception import Block, Inception, Unit, fold, load_inception
-from vitrail.nets.moments import to_float
 from vitrail.utils.errors import Malformed, VitrailError
 
 OFFICIAL = "pt_inception-2015-12-05-6726825d.pth"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.nets.moments import class_moments
+from vitrail.nets.feature_moments import class_moments
 
 
 def plain(layers: list[Tensor], y: Tensor, classes: int) -> tuple[Tensor, Tensor]:

@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from tests.federation import PRIVATE, digits, federate, quick, rivals
-from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.experiment import settings as config
 from vitrail.experiment.validation import BadSettings
 from vitrail.methods import METHODS
-from vitrail.methods.base import Incoming
+from vitrail.methods.base import ServerMessage
 from vitrail.methods.prism import mechanisms as prism_privacy
 from vitrail.methods.prism.loss import public_features
-from vitrail.nets.dcgan import Discriminator
+from vitrail.nets.dcgan import DcganDiscriminator
 from vitrail.privacy import dpsgd
 from vitrail.privacy.clipping import clipped, clipped_rows, noised
 from vitrail.privacy.dpfedavg import bounded
-from vitrail.privacy.moments import Summary, class_sums, sensitivity
+from vitrail.privacy.feature_sums import Summary, class_sums, sensitivity
 from vitrail.privacy.noise import discrete_gaussian, gaussian, seeded
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -81,7 +81,7 @@ def masks(method, data, n=6):
     told = {name: array for name, (_, array) in told.items()}
     s_t = method.first_scores(int(told["seed"][0]))
     for k in range(n):
-        _, reply = method.client_round({}, Incoming(0, told), data, Rng((k,)))
+        _, reply = method.client_round({}, ServerMessage(0, told), data, Rng((k,)))
         assert set(reply.parts) == {"mask"}
         yield method.decode_mask({"s": s_t}, reply.parts["mask"])
 
@@ -97,14 +97,14 @@ def test_no_learning_rate_lets_labels_that_a_client_lacks_show_in_its_masks():
 def test_a_client_whose_training_breaks_down_answers_every_round(tmp_path):
     method = replace(quick("prism", rounds=2, **MASKS), lr=1e39)
     _, outcomes, _ = federate(method, tmp_path, holds={"client-0": np.arange(12)})
-    assert [o.answered for o in outcomes] == [["client-0"], ["client-0"]]
+    assert [o.replied for o in outcomes] == [["client-0"], ["client-0"]]
 
 
 # -- DP-SGD -------------------------------------------------------------------------------------------------------------
 
 
 def network(scale=0.3, kind="dcgan"):
-    net = Discriminator((1, 16, 16), 10, 8, "group")
+    net = DcganDiscriminator((1, 16, 16), 10, 8, "group")
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(scale * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
@@ -172,7 +172,7 @@ def test_weights_that_spoil_all_gradients_leave_noise_alone(weights):
 
 def told(method, value):
     """A first request, with every number that is a weight or a pixel replaced."""
-    opened, _ = method.open_round(method.server_init(Rng((1,))), ["a"], Rng((2,)))
+    opened, _ = method.start_round(method.server_init(Rng((1,))), ["a"], Rng((2,)))
     sent = method.broadcast(opened, "a", True).parts
     return {n: np.full_like(a, value) if codec.startswith("float") else a for n, (codec, a) in sent.items()}
 
@@ -183,10 +183,10 @@ def told(method, value):
 def test_no_weights_that_a_server_sends_make_an_update_longer_than_the_clip(name, value, lr):
     method = quick(name)
     method = replace(method, lr=lr) if lr else method
-    message = Incoming(0, told(method, value)) if value else None
+    message = ServerMessage(0, told(method, value)) if value else None
     if message is None:
         first = method.server_init(Rng((1,)))
-        message = Incoming(0, {n: first[n] for n in ("generator", "discriminator")})
+        message = ServerMessage(0, {n: first[n] for n in ("generator", "discriminator")})
     sent = []
     for data in rivals():
         _, reply = method.client_round({}, message, data, Rng((2,)))
@@ -203,7 +203,7 @@ def test_no_fakes_that_a_server_sends_make_a_gradient_longer_than_the_clip(monke
 
     method = quick("gswgan, gradient", pictures="float32")
     method = replace(method, lr=lr) if lr else method
-    state, message = method.client_init("a", Rng((3,))), Incoming(0, told(method, value))
+    state, message = method.client_init("a", Rng((3,))), ServerMessage(0, told(method, value))
     (some, *_) = rivals()
     a, b = (method.client_round(state, message, some, Rng((k,)))[1].parts["gradient"] for k in (1, 2))
     assert np.isfinite(a).all()
@@ -218,7 +218,7 @@ def test_no_fakes_that_a_server_sends_make_a_gradient_longer_than_the_clip(monke
 def test_weights_that_a_server_sends_to_spoil_d_bring_back_nothing_of_the_images(value):
     """All gradients on images count as zero, so two clients of the same number of images send the same bits."""
     method = replace(quick("fedgan, dp-sgd", sync="d", upload="synced"), g_loss="minimax")
-    message = Incoming(0, told(method, 0.1) | {"discriminator": told(method, value)["discriminator"]})
+    message = ServerMessage(0, told(method, 0.1) | {"discriminator": told(method, value)["discriminator"]})
     a, b = (digits().train.take(np.arange(at, at + 20)) for at in (0, 100))
     replies = [method.client_round({}, message, data, Rng((2,)))[1].parts for data in (a, b)]
     assert set(replies[0]) == {"generator", "discriminator"}
@@ -292,7 +292,7 @@ def test_no_setting_of_a_method_may_be_a_number_that_overflows(method):
 @pytest.mark.parametrize("setting", ["lr", "update_norm", "noise_multiplier", "epsilon"])
 def test_a_node_refuses_a_servers_settings_that_overflow(setting):
     with pytest.raises(BadSettings, match=setting):
-        Terms({"method": "prism", "privacy": "mask-update", setting: 1e39}).resolved()
+        RunSpec({"method": "prism", "privacy": "mask-update", setting: 1e39}).resolved()
 
 
 def test_the_battery_knows_every_mechanism():

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.federation import RUN, digits, quick, shares
-from vitrail.engines.rounds import Federation, play
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.engines.rounds import Federation, run_round
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.privacy.accounting import epsilon, multiplier_for
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Noise
@@ -81,10 +81,10 @@ def test_a_budget_is_its_owners_alone_and_a_changed_one_is_refused():
 def rounds(method, folder, budget, n, holds=None):
     holds = holds or shares()
     fed, outcomes = Federation(0, method.server_init(Rng((5,)).child("server", "init"))), []
-    crew = Crew(method, RUN, Rng((5,)), holds, folder, budget)
-    with Embedded(crew, digits().train) as engine:
+    crew = SimulatedClients(method, RUN, Rng((5,)), holds, folder, budget)
+    with SimulationEngine(crew, digits().train) as engine:
         for _ in range(n):
-            fed, outcome = play(method, fed, RUN, sorted(holds), engine.ask, Rng((5,)))
+            fed, outcome = run_round(method, fed, RUN, sorted(holds), engine.ask, Rng((5,)))
             outcomes.append(outcome)
     return outcomes
 
@@ -93,19 +93,19 @@ def test_a_client_refuses_a_round_beyond_its_budget_and_the_others_go_on(tmp_pat
     method = quick("prism", privacy="mask-update", noise_multiplier=3.0)
     Budget("digits/client-1", 3.15, 1e-5).charge(mechanism(2.0), RUN, 0)  # an earlier run's
     outcomes = rounds(method, tmp_path / "clients", Budget("digits", 3.15, 1e-5), 3)
-    assert [len(o.answered) for o in outcomes] == [3, 3, 2]
-    assert "budget of ε = 3.15" in outcomes[2].left_out["client-1"]
+    assert [len(o.replied) for o in outcomes] == [3, 3, 2]
+    assert "budget of ε = 3.15" in outcomes[2].excluded["client-1"]
     assert len(Budget("digits/client-1", 3.15, 1e-5).spent()) == 3
 
 
 def test_a_release_that_is_made_once_is_charged_once(tmp_path):
     method = quick("prism", privacy="moments", epsilon=4.0)
     outcomes = rounds(method, tmp_path / "clients", Budget("digits", 4.5, 1e-5), 3)
-    assert all(len(o.answered) == 3 for o in outcomes)
+    assert all(len(o.replied) == 3 for o in outcomes)
     assert len(Budget("digits/client-0", 4.5, 1e-5).spent()) == 1
 
 
 def test_a_run_that_is_not_private_gets_nothing_from_clients_with_a_budget(tmp_path):
     (outcome,) = rounds(quick("prism"), tmp_path / "clients", Budget("digits", 5.0, 1e-5), 1)
-    assert outcome.answered == []
-    assert "adds no noise" in outcome.left_out["client-0"]
+    assert outcome.replied == []
+    assert "adds no noise" in outcome.excluded["client-0"]

@@ -304,7 +304,7 @@ def test_a_secure_sum_that_was_asked_for_twice_counts_twice_and_is_read(tmp_path
     run = vitrail.train("moments", out=str(tmp_path / "run"), **how)
     void = [bool(row["void"]) for row in run.rows].index(False)  # rounds before the sum was opened
     closing = read_run_ledger(run.folder).entries[-1]
-    assert closing["most_answers"] == void + 1 > 1
+    assert closing["max_replies"] == void + 1 > 1
     assert closing["epsilon"] > read(run.folder / "ledger.json")[0]["epsilon"]
 
 

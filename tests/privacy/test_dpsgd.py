@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from scipy.stats import kstest
 from torch import nn
 
-from vitrail.nets.dcgan import Discriminator
+from vitrail.nets.dcgan import DcganDiscriminator
 from vitrail.privacy import dpsgd
 from vitrail.privacy.noise import seeded
 from vitrail.utils.errors import VitrailError
@@ -24,7 +24,7 @@ def draw(seed):
 
 
 def network(classes=10, seed=1, dtype=torch.float32, scale=0.3):
-    net = Discriminator(SHAPE, classes, 8, "group").to(dtype)
+    net = DcganDiscriminator(SHAPE, classes, 8, "group").to(dtype)
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(scale * torch.randn(p.shape, generator=draw(seed), dtype=dtype))
@@ -130,7 +130,7 @@ def test_no_global_randomness_is_used():
 
 def test_batch_norm_is_refused_with_a_remedy():
     with pytest.raises(VitrailError, match=r"GroupNorm.*d_norm=group"):
-        dpsgd.gradients(Discriminator(SHAPE, 10, 8), loss, examples(3))
+        dpsgd.gradients(DcganDiscriminator(SHAPE, 10, 8), loss, examples(3))
 
 
 def test_the_sum_is_that_of_clipped_gradients_however_it_is_cut():

@@ -100,7 +100,7 @@ def test_after_a_restart_no_round_stands_twice(tmp_path):
     class Watch:
         def begin(self, *_): ...
         def during(self, outcome):
-            if outcome.round == 1 and len(outcome.answered) == 2:
+            if outcome.round == 1 and len(outcome.replied) == 2:
                 raise Killed
 
         def round(self, *_): ...

@@ -8,8 +8,8 @@ import torch
 
 from tests.federation import digits
 from vitrail.methods.prism.loss import public_features
-from vitrail.nets.moments import to_float
-from vitrail.privacy.moments import (
+from vitrail.nets.feature_moments import to_float
+from vitrail.privacy.feature_sums import (
     COUNT_WEIGHT,
     Summary,
     class_sums,

@@ -13,11 +13,11 @@ from PIL import Image
 
 from tests.federation import QUICK, digits
 from vitrail.engines.flower.node import Node
-from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.methods.prism.loss import feature_sums, summary_of
-from vitrail.privacy.moments import unpack
+from vitrail.privacy.feature_sums import unpack
 from vitrail.wire.message import Header, Kind, Message, decode, encode
 
 CLASSES = ("healthy", "ill")
@@ -67,7 +67,7 @@ def simulated(folder: Path, labels: str) -> np.ndarray:
     return feature_sums(plan.method, plan.partition.client(plan.data, 0))
 
 
-def by_node(terms: Terms) -> Callable[[Path, str], np.ndarray]:
+def by_node(terms: RunSpec) -> Callable[[Path, str], np.ndarray]:
     """The sums that a node with this folder answers with, in a run that adds no noise."""
     plain = replace(terms, settings={**terms.settings, "privacy": "none"})
     request = encode(Message(Header(Kind.REQUEST, bytes.fromhex(terms.id), 0, "server")))
@@ -89,7 +89,7 @@ def by_node(terms: Terms) -> Callable[[Path, str], np.ndarray]:
 def test_no_neighbouring_folder_moves_the_released_sums_further_than_stated(path, labels, images, tmp_path):
     plan = plan_for(images, labels)
     summary, mechanism = summary_of(plan.method), plan.method.mechanism
-    released = simulated if path == "simulation" else by_node(Terms.of(plan))
+    released = simulated if path == "simulation" else by_node(RunSpec.of(plan))
     before = released(images, labels)
     files, rng = sorted(images.rglob("*.png")), np.random.default_rng(5)
     new = candidates(np.stack([np.asarray(Image.open(f)) for f in files]))

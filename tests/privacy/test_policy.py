@@ -7,8 +7,8 @@ import pytest
 
 from tests.engines.secagg.adds import Adds, secure
 from tests.federation import PRIVATE, RUN, digits, federate, quick, same, shares
-from vitrail.engines.rounds import Federation, play
-from vitrail.engines.simulation import Crew
+from vitrail.engines.rounds import Federation, run_round
+from vitrail.engines.simulation import SimulatedClients
 from vitrail.methods import METHODS
 from vitrail.methods.base import Task
 from vitrail.privacy.accounting import epsilon
@@ -37,7 +37,7 @@ def built(name, rounds=3, **settings):
 def cost(method, delta=1e-5):
     """ε of all planned answers, by the accountant alone."""
     m = method.mechanism
-    return epsilon([(m.noise, 1 if m.once else method.most_answers)], delta)
+    return epsilon([(m.noise, 1 if m.once else method.max_replies)], delta)
 
 
 def accepted_as(name, method):
@@ -233,7 +233,7 @@ def test_an_owner_who_errs_is_told(config, says):
 def played(method, folder, policies, rounds=1):
     """Rounds in which each client has its own policy."""
     names, rng = sorted(policies), Rng((5,))
-    crew = Crew(method, RUN, rng, shares(len(names)), folder)
+    crew = SimulatedClients(method, RUN, rng, shares(len(names)), folder)
     fed, outcomes = Federation(0, method.server_init(rng.child("server", "init"))), []
 
     def ask(requests):
@@ -242,7 +242,7 @@ def played(method, folder, policies, rounds=1):
             yield client, one.answer(request)
 
     for _ in range(rounds):
-        fed, outcome = play(method, fed, RUN, names, ask, rng)
+        fed, outcome = run_round(method, fed, RUN, names, ask, rng)
         outcomes.append(outcome)
     return fed, outcomes
 
@@ -253,9 +253,9 @@ def test_the_round_goes_on_without_the_one_that_refuses(tmp_path):
     fed, outcomes = played(method, tmp_path / "a", {"client-0": None, "client-1": strict, "client-2": Policy()}, 2)
     for outcome in outcomes:
         assert not outcome.void
-        assert outcome.answered == ["client-0", "client-2"]
-        assert "costs ε = 9.8 at δ = 1e-05. It takes part with" in outcome.left_out["client-1"]
-        assert len(outcome.left_out["client-1"].encode()) < LONGEST_REASON
+        assert outcome.replied == ["client-0", "client-2"]
+        assert "costs ε = 9.8 at δ = 1e-05. It takes part with" in outcome.excluded["client-1"]
+        assert len(outcome.excluded["client-1"].encode()) < LONGEST_REASON
     assert fed.round == 2
     assert not (tmp_path / "a" / "client-1.safetensors").exists(), "it trained nothing, and kept nothing"
 
@@ -266,15 +266,15 @@ def test_a_policy_that_is_met_changes_no_bit(tmp_path):
     fed, outcomes = played(method, tmp_path / "a", dict.fromkeys(shares(), lax), 2)
     start = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
     plain, _, _ = federate(method, tmp_path / "b", fed=start)
-    assert not outcomes[1].left_out
+    assert not outcomes[1].excluded
     assert same(fed.tree(), plain.tree())
 
 
 def test_a_server_that_asks_again_and_again_gets_what_it_planned(tmp_path):
     """New exchanges of a round, and rounds beyond the plan: the third answer of a plan for two is refused."""
     method = built("prism, mask-update", rounds=2)
-    server, _ = method.open_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
-    crew = Crew(method, RUN, Rng((5,)), shares(1), tmp_path)
+    server, _ = method.start_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
+    crew = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path)
     client = replace(crew.client("client-0", digits().train), policy=Policy(max_epsilon=9.81))
     kinds = []
     for t, exchange in ((0, 0), (0, 1), (0, 2), (1, 0), (7, 0)):
@@ -290,8 +290,8 @@ def test_secure_sums_open_under_a_policy_that_requires_them(tmp_path):
     method = replace(method, task=replace(method.task, entropy="os"))
     demands = Policy(("none",), require_secure=True)
     _, outcomes = played(method, tmp_path, {f"client-{k}": demands for k in range(5)})
-    assert not outcomes[0].left_out
-    assert len(outcomes[0].answered) == 5
+    assert not outcomes[0].excluded
+    assert len(outcomes[0].replied) == 5
 
 
 @pytest.mark.parametrize(
@@ -307,11 +307,11 @@ def test_a_budget_alone_refuses_server_noise_and_seeded_noise(tmp_path, monkeypa
     method = built(name, rounds=1)
     method = replace(method, task=replace(method.task, **changed))
     policy, budget = replace(Policy(), budget=True), Budget("scans", 50.0, 1e-5)
-    server, _ = method.open_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
+    server, _ = method.start_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
     out = method.broadcast(server, "client-0", True)
     parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
     request = encode(Message(Header(Kind.REQUEST, RUN, 0, "server", 0), parts))
-    crew = Crew(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
+    crew = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
     client = replace(crew.client("client-0", digits().train), policy=policy, budget=budget)
     reply = decode(client.answer(request))
     assert reply.header.kind is Kind.FAILED
@@ -324,7 +324,7 @@ def test_a_budget_is_charged_with_the_noise_that_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
     method = built("moments, secure")
     whole = method.mechanism.noise.multiplier
-    crew = Crew(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
+    crew = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
     for accept, multiplier in ((("distributed-moments",), whole), ((), whole / math.sqrt(2))):
         client = replace(crew.client("client-0", digits().train), policy=replace(Policy(accept), budget=True))
         assert client._counted().noise.multiplier == pytest.approx(multiplier)

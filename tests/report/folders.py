@@ -25,9 +25,9 @@ def row(number, *, clients=2, **more):
     return {
         "round": number,
         "seconds": 1.5,
-        "asked": clients,
-        "answered": clients,
-        "left_out": {},
+        "requested": clients,
+        "replied": clients,
+        "excluded": {},
         "void": "",
         "bytes_up": 1000 * clients,
         "bytes_down": 4000 * clients,

@@ -16,7 +16,7 @@ def pages(tmp_path_factory):
     """One run, and a comparison; long and hostile names among them."""
     place = tmp_path_factory.mktemp("runs")
     left = {"client-with-a-very-long-name-" * 4: "did not answer in time, for the third time in a row", BAD: BAD}
-    rows = [row(0, fd=30.0), row(1, fd=12.0, left_out=left), row(2, fd=14.0)]
+    rows = [row(0, fd=30.0), row(1, fd=12.0, excluded=left), row(2, fd=14.0)]
     one = make_run(place / "a-run-with-a-name-that-goes-on-and-on-and-on-for-no-reason", rows, evaluated=evaluation())
     two = make_run(place / f"b{BAD.replace('/', '')}", rows, settings={"seed": 1, "partition": "dirichlet:0.3"})
     three = make_run(place / "c", [row(n, **{f"metric{i}": 1.0 for i in range(6)}) for n in range(3)])

@@ -12,9 +12,9 @@ from vitrail.report.comparison import comparison_tables, differing
 from vitrail.report.evaluation import evaluation_tables
 from vitrail.report.facts import read_run, read_runs, shared_metrics
 from vitrail.report.header import read_about
-from vitrail.report.pictures import read_picture
+from vitrail.report.images import read_image
 from vitrail.report.rounds import best, metric_names
-from vitrail.report.tables import Table, clients_table, left_out_table, void_rounds
+from vitrail.report.tables import Table, clients_table, excluded_table, void_rounds
 from vitrail.report.tiles import headline
 from vitrail.report.traffic import traffic
 from vitrail.utils import state
@@ -115,13 +115,13 @@ def test_of_a_thousand_clients_the_ends_are_shown(tmp_path):
 
 
 def test_who_was_left_out_is_counted_by_reason(tmp_path):
-    rows = [row(0, left_out={"a": "late"}), row(1, left_out={"a": "late", "b": "torn"}, void="quorum"), row(2)]
+    rows = [row(0, excluded={"a": "late"}), row(1, excluded={"a": "late", "b": "torn"}, void="quorum"), row(2)]
     rounds = read(make_run(tmp_path / "x", rows)).rounds
-    table = left_out_table(rounds)
+    table = excluded_table(rounds)
     assert table is not None
     assert table.rows == [["a", "2", "1, 2", "late"], ["b", "1", "2", "torn"]]
     assert void_rounds(rounds) == ["Round 2: quorum"]
-    assert left_out_table(rounds[2:]) is None
+    assert excluded_table(rounds[2:]) is None
 
 
 def test_only_settings_that_differ_are_named(tmp_path):
@@ -199,10 +199,10 @@ def test_a_picture_enlarged_by_whole_pixels_travels_small_and_is_shown_at_its_si
     small = np.random.default_rng(0).integers(0, 255, (20, 30, 3), np.uint8)
     large = small.repeat(4, 0).repeat(4, 1)
     Image.fromarray(large).save(tmp_path / "a.png")
-    picture = read_picture(tmp_path / "a.png")
+    picture = read_image(tmp_path / "a.png")
     inside = Image.open(io.BytesIO(base64.b64decode(picture.uri.partition(",")[2])))
     assert np.array_equal(np.asarray(inside), small)
     assert (picture.width, picture.height) == (120, 80)
     Image.fromarray(large[:, :-1]).save(tmp_path / "b.png")  # no whole enlargement: as it is
-    other = read_picture(tmp_path / "b.png")
+    other = read_image(tmp_path / "b.png")
     assert base64.b64decode(other.uri.partition(",")[2]) == (tmp_path / "b.png").read_bytes()

@@ -22,7 +22,7 @@ def page(tmp_path):
 
 
 def test_a_run_is_told_whole(tmp_path, page):
-    rows = [row(0), row(1, left_out={"client-1": "did not answer"}), row(2, fd=7.25)]
+    rows = [row(0), row(1, excluded={"client-1": "did not answer"}), row(2, fd=7.25)]
     html = page(make_run(tmp_path / "first", rows, about={"notes": ["a note"]}, evaluated=evaluation()))
     for said in (
         *("first", "prism", "mnist5k", "0.1.0", "6.0 kB", "24.0 kB", "4.5 s", "12.8 ×", "7.25", "Not private"),
@@ -75,7 +75,7 @@ def test_whatever_a_run_lacks_there_is_a_page_of_it_alone_and_beside_another(tmp
 def test_a_thousand_clients_do_not_swell_the_page(tmp_path, page):
     small = page(make_run(tmp_path / "small"))
     left = {f"client-{i}": f"reason {i}" for i in range(500)}
-    large = page(make_run(tmp_path / "large", [row(n, clients=1000, left_out=left) for n in range(3)]))
+    large = page(make_run(tmp_path / "large", [row(n, clients=1000, excluded=left) for n in range(3)]))
     assert len(large) < len(small) + 10_000
 
 
@@ -83,7 +83,7 @@ def test_names_of_others_are_text(tmp_path, page):
     bad = "<script>window.hacked=1</script>"
     run = make_run(
         tmp_path / "<img src=x onerror=hacked=1>",
-        [row(0, left_out={bad: bad}, void=bad, up={bad: 5}, **{bad: 1.0})],
+        [row(0, excluded={bad: bad}, void=bad, up={bad: 5}, **{bad: 1.0})],
         settings={"partition": f"</pre>{bad}"},
         about={"notes": [bad], "data": bad, "privacy": bad},
         evaluated={"columns": [{"name": bad, "measures": [{"name": bad, "value": 1, "note": bad}]}], "real": bad},

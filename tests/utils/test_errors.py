@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from vitrail.cli.progress import Terminal
-from vitrail.engines.rounds import Outcome
+from vitrail.cli.progress import ProgressDisplay
+from vitrail.engines.rounds import RoundResult
 from vitrail.utils.errors import Malformed, printable, reason_of
 
 NASTY = [
@@ -57,10 +57,10 @@ def test_of_an_unforeseen_error_only_the_type_is_told_and_the_log_is_printable(c
 
 @pytest.mark.parametrize("name", [*NASTY, "[red]x[/red]", "[/]", "[bold", "x\\", "[link=http://x]y[/link]"])
 def test_names_and_reasons_are_printed_without_escape_sequences_and_markup(name, monkeypatch):
-    terminal, out = Terminal(), io.StringIO()
+    terminal, out = ProgressDisplay(), io.StringIO()
     terminal.console = Console(file=out, width=300, force_terminal=True, highlight=False, color_system="truecolor")
     terminal.task = terminal.progress.add_task("", total=1, clients="", news="")
-    outcome = Outcome(0, 2, left_out={name: name}, void=name)
+    outcome = RoundResult(0, 2, excluded={name: name}, void=name)
     terminal.round(outcome, {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
     shown = out.getvalue()
     for ours in ("\x1b[33m", "\x1b[0m", "\n"):

@@ -8,7 +8,7 @@ from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
 
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.keys import Key, kept_key, new_key, public_key, read_key, signed_by
+from vitrail.utils.keys import Key, load_or_create_key, new_key, public_key, read_key, signed_by
 
 KEY = Key(bytes(range(32)))
 
@@ -43,8 +43,8 @@ def test_pieces_are_not_run_together():
 
 def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path):
     path = tmp_path / "new" / "node.key"
-    key = kept_key(path)
-    assert kept_key(path) == key == read_key(path)
+    key = load_or_create_key(path)
+    assert load_or_create_key(path) == key == read_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [p.name for p in path.parent.iterdir()] == ["node.key"]
@@ -61,10 +61,10 @@ def test_a_key_is_never_printed():
 @pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
 def test_a_key_that_others_may_read_is_refused_without_its_place(tmp_path):
     path = tmp_path / "node.key"
-    kept_key(path)
+    load_or_create_key(path)
     path.chmod(0o640)
     with pytest.raises(VitrailError, match=r"node\.key.*mode 640.*chmod 600") as e:
-        kept_key(path)
+        load_or_create_key(path)
     assert str(tmp_path) not in str(e.value)
 
 

@@ -17,11 +17,11 @@ import torch
 from vitrail.analysis.views import Views, views_of
 from vitrail.data.specs import parse_partition
 from vitrail.engines.client import private_file
-from vitrail.engines.rounds import Outcome
+from vitrail.engines.rounds import RoundResult
 from vitrail.experiment import settings as config
-from vitrail.experiment.plan import Plan, divided
-from vitrail.experiment.run_dir import Folder
-from vitrail.experiment.runner import Nobody, Together, begin, resume
+from vitrail.experiment.plan import Plan, load_and_partition
+from vitrail.experiment.run_dir import RunDir
+from vitrail.experiment.runner import CallbackList, NullCallback, begin, resume
 from vitrail.metrics.evaluation import as_stored
 from vitrail.metrics.extractors import choose_ruler, features_of, own
 from vitrail.metrics.frechet import Gaussian, frechet
@@ -38,7 +38,7 @@ LOOKS = (1, 2, 3, 5, 8, 12, 18, 25)  # rounds after which clients are measured, 
 
 
 @dataclass
-class Curve(Nobody):
+class Curve(NullCallback):
     """Fréchet distance of each client's own generator, after some of the rounds; watches a run."""
 
     views: Views
@@ -52,7 +52,7 @@ class Curve(Nobody):
         self.plan = plan
         self._look(done)
 
-    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:  # noqa: ARG002
+    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None:  # noqa: ARG002
         self._look(outcome.round + 1)
 
     def _look(self, n: int) -> None:
@@ -73,7 +73,7 @@ class Curve(Nobody):
             private = private_file(folder.clients, name)
             if not private.exists():
                 continue  # was never asked
-            made = self.plan.method.products(server, store.load(private)["state"])["generator"]
+            made = self.plan.method.export_models(server, store.load(private)["state"])["generator"]
             real = self.views.test.pictures.take((self.views.test.client == k).nonzero()[0])
             fake = Gaussian.empty(extractor.dim)
             for x, _ in open_model(made, self.plan.data.classes).batches(self.samples):
@@ -87,7 +87,7 @@ def adapt(
     samples: int = SAMPLES, watch: Any = None,
 ) -> dict[str, dict[int, dict[str, float]]]:  # fmt: skip
     """Go on with a run on new clients, beside the same from nothing; keeps curves, a chart and grids in `out`."""
-    place = Folder(Path(run))
+    place = RunDir(Path(run))
     domains = parse_partition(to).domains
     if not place.settings.exists() or not domains:
         raise VitrailError(f"adapt {run} --to {to}: give a padpaf run's folder, and new clients such as domains:new3")
@@ -98,9 +98,9 @@ def adapt(
     out.mkdir(parents=True, exist_ok=True)
     starts: dict[str, str | None] = {"adapted": str(run)} | ({"from scratch": None} if scratch else {})
     for name, start in starts.items():
-        folder = Folder(out / name.replace(" ", "-"))
+        folder = RunDir(out / name.replace(" ", "-"))
         settings = config.resolve(str(place.settings), {**asked, "from": start, "out": str(folder.path)})
-        settings, data, shares = divided(settings)
+        settings, data, shares = load_and_partition(settings)
         views = views_of(data, shares, settings.seed, shares.names)
         ruler = choose_ruler(data.name, [])
 
@@ -112,7 +112,7 @@ def adapt(
 
         curve = Curve(views, ruler, samples, curves.setdefault(name, {}), keep)
         keep()  # what is asked, before anything is there to go on with
-        both = Together(curve, watch) if watch else curve
+        both = CallbackList(curve, watch) if watch else curve
         resume(folder.path, watch=both) if folder.settings.exists() else begin(settings, None, both)
         _draw(curves, ruler, out / "adaptation.png")
         _grid(out / f"{folder.path.name}.png", curve, views)
@@ -123,7 +123,7 @@ def _kept(out: Path, about: dict[str, Any]) -> dict[str, dict[int, dict[str, flo
     """The curves of the same adaptation, as far as an earlier one came."""
     path = out / "adaptation.json"
     if not path.exists():
-        if any(Folder(out / name).settings.exists() for name in ("adapted", "from-scratch")):
+        if any(RunDir(out / name).settings.exists() for name in ("adapted", "from-scratch")):
             raise VitrailError(f"{out} holds runs, but no {path.name}; give another --out, or remove the folder")
         return {}
     tree = json.loads(path.read_text("utf-8"))
@@ -143,7 +143,9 @@ def _grid(path: Path, curve: Curve, views: Views, columns: int = 12) -> None:
             continue  # was never asked
         order = Rng((0,)).child("pictures of new clients").numpy().permutation(len(views.test.client))
         real = views.test.pictures.pixels[order[views.test.client[order] == k][:columns]]
-        made = curve.plan.method.products(server, store.load(private_file(folder.clients, name))["state"])["generator"]
+        made = curve.plan.method.export_models(server, store.load(private_file(folder.clients, name))["state"])[
+            "generator"
+        ]
         rows += [torch.from_numpy(real).float() / 255, open_model(made, curve.plan.data.classes).sample(2 * columns)]
     if rows:
         write_grid(path, torch.cat(rows), columns)

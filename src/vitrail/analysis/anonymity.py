@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.analysis.latents import Maps
 from vitrail.analysis.trained import Opened
 from vitrail.analysis.views import View, as_tensor, mean_over_pictures
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.oracle import confidence, oracle_for, train_classifier
 from vitrail.metrics.results_io import Column
@@ -26,7 +26,7 @@ from vitrail.utils.rng import Rng
 Tell = Callable[[str], None]
 
 
-def through(maps: Maps, view: View, reference: str, seed: int = 0) -> Pictures:
+def through(maps: Maps, view: View, reference: str, seed: int = 0) -> Images:
     """The pictures of a view with their content, in the reference client's style, as bytes."""
     y = _asked(maps, view)
     x = maps.restyle(view.x, reference, y, seed)
@@ -52,7 +52,7 @@ def measure_anonymity(
     before: list[Measure] = []
     after: list[Measure] = []
 
-    def ask(what: str, real: tuple[Pictures, Pictures], fake: tuple[Pictures, Pictures], classes: int) -> None:
+    def ask(what: str, real: tuple[Images, Images], fake: tuple[Images, Images], classes: int) -> None:
         """One classifier of real pictures, and one of pictures that went through; each on held-out ones."""
         tell(f"classifiers of the {what}: the one of real pictures is trained once, then kept")
         by, such = f"{what}, by a classifier of real pictures", f"{what}, by one trained on such pictures"
@@ -71,8 +71,8 @@ def measure_anonymity(
     return [Column("before", "", "", {}, before), Column(f"as {reference}", "", "", {}, after)]
 
 
-def _owners(pictures: Pictures, view: View) -> Pictures:
-    return Pictures(pictures.pixels, view.client)
+def _owners(pictures: Images, view: View) -> Images:
+    return Images(pictures.pixels, view.client)
 
 
 def _share(name: str, right: np.ndarray, view: View, what: str) -> Measure:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.analysis.trained import BATCH, Trained
 from vitrail.methods.padpaf.losses import barlow_twins
-from vitrail.nets.padpaf import Generator
+from vitrail.nets.content_style import ContentStyleGenerator
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.rng import Rng
 
@@ -135,7 +135,7 @@ def _fakes(trained: Trained, client: str, n: int, draw: torch.Generator) -> tupl
     return G(z, y), z, y
 
 
-def _made(G: Generator, z: Tensor, y: Tensor | None) -> Tensor:
+def _made(G: ContentStyleGenerator, z: Tensor, y: Tensor | None) -> Tensor:
     parts = [G(some, None if y is None else y[at : at + BATCH]) for at, some in _batches(z)]
     return torch.cat(parts) if parts else torch.empty(0)
 

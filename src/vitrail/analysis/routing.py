@@ -29,7 +29,7 @@ RIDGE = 1e-3  # of the mean variance, so that features which never vary do not c
 
 
 @dataclass(frozen=True)
-class Own:
+class ClientModel:
     """What a client knows of its own training pictures: moments of φ^s_i, and of D^s_i."""
 
     mean: Tensor
@@ -38,11 +38,11 @@ class Own:
     d_std: Tensor
 
     @staticmethod
-    def of(phi: Tensor, says: Tensor) -> Own:
+    def of(phi: Tensor, says: Tensor) -> ClientModel:
         """From the features of its pictures and what D^s_i says of them."""
         covariance = torch.cov(phi.T)
         ridge = RIDGE * covariance.diagonal().mean() * torch.eye(len(covariance))
-        return Own(phi.mean(0), torch.linalg.inv(covariance + ridge), says.mean(), says.std())
+        return ClientModel(phi.mean(0), torch.linalg.inv(covariance + ridge), says.mean(), says.std())
 
     def confidence(self, phi: Tensor, says: Tensor, by: By) -> Tensor:
         """One number for each picture; higher is more confident."""
@@ -59,7 +59,7 @@ class Router:
     """All clients' networks, and what each knows of its own pictures."""
 
     trained: Trained
-    own: dict[str, Own]
+    own: dict[str, ClientModel]
 
     @staticmethod
     def of(opened: Opened) -> Router:
@@ -67,7 +67,7 @@ class Router:
         train, own = opened.views.train, {}
         for k, name in enumerate(opened.views.names):
             phi = opened.trained.style(name, train.x[torch.from_numpy(train.client == k)])
-            own[name] = Own.of(phi, _says(opened.trained, name, phi))
+            own[name] = ClientModel.of(phi, _says(opened.trained, name, phi))
         return Router(opened.trained, own)
 
     def confidences(self, x: Tensor, by: By = "typical") -> Tensor:

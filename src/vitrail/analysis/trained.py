@@ -19,17 +19,17 @@ from vitrail.data.decode import decode
 from vitrail.data.holdout import not_held_out
 from vitrail.engines.client import private_file
 from vitrail.experiment import settings as config
-from vitrail.experiment.plan import divided
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.plan import load_and_partition
+from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import Settings
 from vitrail.methods.base import Task
 from vitrail.methods.padpaf.algorithm import PaDPaF
 from vitrail.metrics.results_io import Column
 from vitrail.models.model_file import open_model
-from vitrail.nets.flat import from_vector, learned, to_vector
-from vitrail.nets.moments import to_float
-from vitrail.nets.padpaf import Generator, initialise
-from vitrail.nets.padpaf_discriminator import Discriminator, settle
+from vitrail.nets.content_style import ContentStyleGenerator, initialise
+from vitrail.nets.feature_moments import to_float
+from vitrail.nets.flat import from_vector, to_vector, trainable_mask
+from vitrail.nets.spectral_discriminator import SpectralDiscriminator, warm_up_spectral_norm
 from vitrail.utils import state as store
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import VitrailError
@@ -44,20 +44,20 @@ class Trained:
     """D^c, each client's D^s_i, and each client's whole generator; none of them learns any more."""
 
     method: PaDPaF
-    D_c: Discriminator
-    D_s: Mapping[str, Discriminator]
-    generators: Mapping[str, Generator]
+    D_c: SpectralDiscriminator
+    D_s: Mapping[str, SpectralDiscriminator]
+    generators: Mapping[str, ContentStyleGenerator]
 
     @staticmethod
     def of(method: PaDPaF, server: State, clients: Mapping[str, State]) -> Trained:
         """From the server's state and the clients' private ones."""
         D_s = {name: _discriminator(method, state["style_discriminator"]) for name, state in clients.items()}
-        made = {name: method.products(server, state)["generator"] for name, state in clients.items()}
+        made = {name: method.export_models(server, state)["generator"] for name, state in clients.items()}
         names = tuple(map(str, range(method.task.classes)))
         nets = {name: open_model(model, names).net.requires_grad_(False) for name, model in made.items()}
         D_c = method.content()["discriminator"]
         vector = to_vector(D_c)
-        vector[learned(D_c)] = server["discriminator"]
+        vector[trainable_mask(D_c)] = server["discriminator"]
         return Trained(method, _settled(from_vector(D_c, vector)), D_s, nets)  # type: ignore[arg-type]
 
     @staticmethod
@@ -97,7 +97,7 @@ class Opened:
 
 def open_run(run: str | Path, given: Any = None) -> Opened:
     """Open a run's folder; `given` is its data where that came from Python."""
-    place = Folder(Path(run))
+    place = RunDir(Path(run))
     if not place.settings.exists():
         raise VitrailError(f"{run} is no run's folder (there is no settings.toml); give one of method padpaf")
     settings = config.resolve(str(place.settings), {})
@@ -107,7 +107,7 @@ def open_run(run: str | Path, given: Any = None) -> Opened:
         raise VitrailError(f"{run} shared {settings.shared}; content and style are apart with shared=content alone")  # type: ignore[attr-defined]
     if not place.checkpoint.exists():
         raise VitrailError(f"{run} has finished no round yet; `vitrail resume {run}` goes on with it")
-    settings, data, shares = divided(settings, given)
+    settings, data, shares = load_and_partition(settings, given)
     labelled = settings.labels == "auto" and data.train.labels is not None
     task = Task(data.shape, len(data.classes) if labelled else 0, settings.rounds, len(shares.names))
     method = config.build_method(settings, task)
@@ -124,18 +124,18 @@ def open_run(run: str | Path, given: Any = None) -> Opened:
 
 
 @torch.no_grad()
-def _features(net: Discriminator, x: Tensor, places: int) -> Tensor:
+def _features(net: SpectralDiscriminator, x: Tensor, places: int) -> Tensor:
     means = [F.adaptive_avg_pool2d(net.map(some), places).flatten(1) for some in x.split(BATCH)]
     return torch.cat(means)
 
 
-def _discriminator(method: PaDPaF, vector: Any) -> Discriminator:
+def _discriminator(method: PaDPaF, vector: Any) -> SpectralDiscriminator:
     net = method.style(method.content()["generator"])["style_discriminator"]
     return from_vector(net, vector).eval().requires_grad_(False)  # type: ignore[return-value]
 
 
 def _settled(net: nn.Module) -> nn.Module:
-    settle(net)
+    warm_up_spectral_norm(net)
     return net.eval().requires_grad_(False)
 
 

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.data.partitions import Partition
 from vitrail.data.specs import parse_partition
 from vitrail.data.transforms import held_out
-from vitrail.metrics.evaluation import halves
+from vitrail.metrics.evaluation import split_validation
 from vitrail.metrics.measure import Bounded, bootstrap
-from vitrail.nets.moments import to_float
+from vitrail.nets.feature_moments import to_float
 from vitrail.utils.rng import Rng
 
 
@@ -24,7 +24,7 @@ from vitrail.utils.rng import Rng
 class View:
     """Pictures of several clients in one row: whose each is, and which picture of the data it shows."""
 
-    pictures: Pictures
+    pictures: Images
     client: NDArray[np.int64]
     shows: NDArray[np.int64]
 
@@ -53,17 +53,17 @@ def views_of(data: Dataset, shares: Partition, seed: int, names: Sequence[str]) 
 
     No picture is among them by which a run was watched.
     """
-    _, judging = halves(data.test)
+    _, judging = split_validation(data.test)
     order = {name: k for k, name in enumerate(shares.names)}
     train = [(data.train.take(shares.indices[order[name]]), shares.indices[order[name]]) for name in names]
     test = [_seen(replace(data, test=judging), shares, order[name], seed) for name in names]
     return Views(tuple(names), data.classes, _row(train), _row(test))
 
 
-def _row(parts: Sequence[tuple[Pictures, NDArray[np.int64]]]) -> View:
+def _row(parts: Sequence[tuple[Images, NDArray[np.int64]]]) -> View:
     labels = [p.labels for p, _ in parts if p.labels is not None]
     people = [p.identities for p, _ in parts if p.identities is not None]
-    pictures = Pictures(
+    pictures = Images(
         np.concatenate([p.pixels for p, _ in parts]),
         np.concatenate(labels) if len(labels) == len(parts) else None,
         identities=np.concatenate(people) if len(people) == len(parts) else None,
@@ -72,7 +72,7 @@ def _row(parts: Sequence[tuple[Pictures, NDArray[np.int64]]]) -> View:
     return View(pictures, client, np.concatenate([shows for _, shows in parts]))
 
 
-def _seen(data: Dataset, shares: Partition, client: int, seed: int) -> tuple[Pictures, NDArray[np.int64]]:
+def _seen(data: Dataset, shares: Partition, client: int, seed: int) -> tuple[Images, NDArray[np.int64]]:
     """The held-out pictures of one client's kind, and their positions."""
     spec, test = parse_partition(shares.spec), data.test
     every = np.arange(len(test))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.auditing import bounds
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.experiment.plan import Plan
 from vitrail.models.model_file import Generator
 from vitrail.privacy.accounting import epsilon
@@ -52,10 +52,10 @@ class Target:
     @property
     def answers(self) -> int:
         """The most answers of one client that the run plans for."""
-        return int(getattr(self.plan.method, "most_answers", self.plan.settings.rounds))
+        return int(getattr(self.plan.method, "max_replies", self.plan.settings.rounds))
 
     @property
-    def members(self) -> Pictures:
+    def members(self) -> Images:
         """The pictures that clients train on."""
         return self.plan.data.train.take(np.concatenate([h for h in self.plan.partition.indices if len(h)]))
 

@@ -16,7 +16,7 @@ from vitrail.auditing.attack import DELTA, Attack, Finding, Target
 from vitrail.auditing.eavesdropper import R, check_r
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.run_dir import RunDir
 from vitrail.models.model_file import load
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import sentence
@@ -68,7 +68,7 @@ def audit_run(
 ) -> Audit:
     """Attack a run: by default with all attacks that apply; shadow runs only where some are asked for."""
     chosen = check_attacks(attacks or [name for name in ATTACKS if name != "shadows" or shadows])
-    place = Folder(Path(folder))
+    place = RunDir(Path(folder))
     if not place.settings.exists():
         raise VitrailError(f"{folder} holds no run (there is no settings.toml); give the folder `vitrail run` named")
     plan = prepare(config.resolve(str(place.settings), {"out": str(folder)}), data)
@@ -119,7 +119,7 @@ def claim_of(plan: Plan) -> dict[str, Any]:
         last = said[0] | said[-1]
         keep = ("private", "says", "epsilon", "delta", "unit", "adjacency", "mechanism")
         return {"private": False, "delta": delta} | {k: last[k] for k in keep if k in last} | {"by": "the ledger"}
-    answers = getattr(plan.method, "most_answers", plan.settings.rounds)
+    answers = getattr(plan.method, "max_replies", plan.settings.rounds)
     eps = math.inf if mechanism is None else epsilon([(mechanism.noise, mechanism.answers(answers))], delta)
     return {
         "private": mechanism is not None and not mechanism.assumed and math.isfinite(eps),

@@ -1,4 +1,4 @@
-"""Canaries in a client's pictures, against sums of features that are released once (privacy/moments.py).
+"""Canaries in a client's pictures, against sums of features that are released once (privacy/feature_sums.py).
 
 A canary has two versions, and a coin that the auditor keeps decides which of them a client holds. After the release
 each is scored, and guessed about. Two ways: many canaries in one release (Steinke, Nasr, Jagielski 2023), and many
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_one_run, from_trials
 from vitrail.auditing.exchange import ask
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods.prism.loss import labels_of, summary_of
-from vitrail.privacy.moments import Summary, class_sums
+from vitrail.privacy.feature_sums import Summary, class_sums
 from vitrail.utils.rng import Rng
 
 ABOUT = "canary pictures in a client's data, found again in the noised sums that it releases"
@@ -39,10 +39,10 @@ class Canaries:
         (p, q), (a, b), (r, s) = self.pixels, self.labels, self.rows
         return Canaries((p[pick], q[pick]), (a[pick], b[pick]), (r[pick], s[pick]))
 
-    def chosen(self, coins: NDArray[np.bool_]) -> Pictures:
+    def chosen(self, coins: NDArray[np.bool_]) -> Images:
         """The versions that coins choose."""
         here = coins[:, None, None, None]
-        return Pictures(np.where(here, *self.pixels), np.where(coins, *self.labels))
+        return Images(np.where(here, *self.pixels), np.where(coins, *self.labels))
 
     def gram(self) -> Floats:
         """Inner products of the differences of versions, over all classes."""
@@ -94,7 +94,7 @@ def _rows(summary: Summary, pixels: NDArray[np.uint8]) -> Floats:
     return np.concatenate(batches).astype(np.float64) / summary.grid
 
 
-class Moments:
+class MomentsTarget:
     """The sums that a method's clients release, with and without canaries."""
 
     def __init__(self, target: Target) -> None:
@@ -110,10 +110,10 @@ class Moments:
         labels = labels_of(self.around, method.task.classes)
         self.besides = class_sums(self.summary, self.around.pixels, labels, self.kinds)
 
-    def release(self, canaries: Pictures, name: str, rng: Rng) -> Floats:
+    def release(self, canaries: Images, name: str, rng: Rng) -> Floats:
         """What one client releases, in units of the grid (classes, row)."""
         labels = labels_of(self.around, self.method.task.classes), labels_of(canaries, self.kinds)
-        held = Pictures(np.concatenate([self.around.pixels, canaries.pixels]), np.concatenate(labels))
+        held = Images(np.concatenate([self.around.pixels, canaries.pixels]), np.concatenate(labels))
         if not self.method.task.classes:
             held = held.without_labels()
         if self.method.task.secure:
@@ -123,15 +123,15 @@ class Moments:
         found: Floats = np.asarray(sums, np.float64).reshape(self.kinds, -1) / self.summary.grid
         return found
 
-    def _secure(self, held: Pictures, name: str, rng: Rng) -> Floats:
+    def _secure(self, held: Images, name: str, rng: Rng) -> Floats:
         """What secure aggregation opens: one client's sums, and the noise of as many as are relied on."""
-        from vitrail.methods.base import Incoming
+        from vitrail.methods.base import ServerMessage
 
         honest = self.method.task.secure - self.method.colluding
         total: Floats = np.zeros((self.kinds, 1 + 2 * self.summary.d))
         for k in range(honest):
             own = held if k == 0 else self.around
-            _, reply = self.method.client_round({}, Incoming(0, {}), own, rng.child("client", name, k))
+            _, reply = self.method.client_round({}, ServerMessage(0, {}), own, rng.child("client", name, k))
             total += np.asarray(reply.parts["sums"], np.float64).reshape(total.shape)
         total -= (honest - 1) * self.besides
         total /= self.summary.grid
@@ -149,14 +149,14 @@ def attack(target: Target) -> Finding | None:
     """Both ways; None where no sums of features are released."""
     if getattr(target.plan.method, "privacy", "") != "moments" and target.plan.settings.method != "moments":
         return None
-    moments, claimed = Moments(target), target.claimed(1)
+    moments, claimed = MomentsTarget(target), target.claimed(1)
     lowers = from_trials(one_each(target, moments), target, claimed)
     lowers += from_one_run(all_at_once(target, moments), target, claimed)
     note = "" if target.plan.method.mechanism else "These sums were not noised at all."
     return Finding("canaries", ABOUT, lowers, note=note)
 
 
-def one_each(target: Target, moments: Moments) -> Trial:
+def one_each(target: Target, moments: MomentsTarget) -> Trial:
     """Independent clients with one canary each: of those drawn, the one whose versions lie furthest apart."""
     rng = target.rng.child("one each")
     drawn = draw(moments.summary, 64, moments.kinds, rng.child("canaries"))
@@ -172,7 +172,7 @@ def one_each(target: Target, moments: Moments) -> Trial:
     return Trial(scores, coins)
 
 
-def all_at_once(target: Target, moments: Moments) -> list[Trial]:
+def all_at_once(target: Target, moments: MomentsTarget) -> list[Trial]:
     """One client with all canaries, scored as if the claimed noise were there, and as if there were hardly any.
 
     With differences of versions U, coins s = ±1 and noise σ, what is seen along U is b = Ks/2 + noise of covariance

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from vitrail.auditing.attack import Figure, Finding, Target
 from vitrail.auditing.membership import BATCH, some
-from vitrail.metrics.evaluation import as_stored, asked_labels, trained_against
+from vitrail.metrics.evaluation import as_stored, requested_labels, trained_against
 from vitrail.metrics.extractors import Extractor, choose_ruler, own
 from vitrail.metrics.measure import REPLICATES
 from vitrail.models.image_grid import write_grid
-from vitrail.nets.moments import to_float
+from vitrail.nets.feature_moments import to_float
 from vitrail.utils.rng import Rng
 
 ABOUT = "how near samples come to training pictures, against how near held-out pictures come to them"
@@ -54,7 +54,7 @@ def attack(target: Target) -> Finding | None:
     seed = target.rng.child("copies").seed() % 2**31
     y = None
     if generator.classes and train.labels is not None:
-        y = asked_labels(train.labels, len(generator.classes), target.samples, seed)
+        y = requested_labels(train.labels, len(generator.classes), target.samples, seed)
     made = torch.cat([as_stored(x) for x, _ in generator.batches(target.samples, y, seed)])
     real = to_float(held_out.pixels)
     spaces = {"features": extractor, "pixels": Extractor("pixels", 0, lambda x: x.flatten(1), "")}

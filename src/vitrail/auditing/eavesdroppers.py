@@ -37,7 +37,7 @@ def attack(target: Target) -> Finding | None:
     plan, run = target.plan, target.plan.method
     if not isinstance(run, PsFedGan):
         return None
-    rounds = min(target.rounds or run.most_answers, run.most_answers)
+    rounds = min(target.rounds or run.max_replies, run.max_replies)
     fed, wire = overhear(plan, kinds(run, target.r), target.users, rounds, target.rng, target.tell)
     oracle = oracle_of(plan)
     found: list[Case] = []
@@ -120,7 +120,7 @@ def write_sheet(plan: Plan, sheets: Sequence[Tensor]) -> None:
 
 
 def _note(run: PsFedGan, rounds: int, as_before: bool | None) -> str:
-    played = f"{rounds} of {run.most_answers} rounds with clients were played again"
+    played = f"{rounds} of {run.max_replies} rounds with clients were played again"
     if as_before:
         played += ", and ended with the run's own G_s, to the bit"
     elif as_before is False:

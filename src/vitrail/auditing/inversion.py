@@ -22,10 +22,10 @@ from torch import Tensor
 
 from vitrail.auditing.attack import Figure, Finding, Target
 from vitrail.auditing.exchange import ask
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods.prism.loss import summary_of
+from vitrail.nets.feature_moments import to_float
 from vitrail.nets.flat import from_vector
-from vitrail.nets.moments import to_float
 
 ABOUT = "a client's only picture, rebuilt from what it sends"
 VICTIMS = 3
@@ -46,7 +46,7 @@ class Compared:
 def attack(target: Target) -> Finding | None:
     """None where neither weights nor sums of features leave a client."""
     method: Any = target.plan.method
-    declared = method.declares()
+    declared = method.reply_spec()
     if "sums" in declared and not method.task.secure:
         rebuild, what = _from_sums, "sums of features"
     elif "discriminator" in declared and "weight" in declared and method.mechanism is None:
@@ -120,7 +120,7 @@ def variation(x: Tensor) -> Tensor:
     return (x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()) / 2
 
 
-def _from_sums(target: Target, victim: Pictures, n: int, until: float) -> dict[str, Tensor]:
+def _from_sums(target: Target, victim: Images, n: int, until: float) -> dict[str, Tensor]:
     """From a class's row of the sums, as they are released, and as they would be without noise."""
     method: Any = target.plan.method
     summary, rng = summary_of(method), target.rng.child("sums", n)
@@ -153,7 +153,7 @@ def _from_sums(target: Target, victim: Pictures, n: int, until: float) -> dict[s
     return found
 
 
-def _from_weights(target: Target, victim: Pictures, n: int, until: float) -> dict[str, Tensor]:
+def _from_weights(target: Target, victim: Images, n: int, until: float) -> dict[str, Tensor]:
     """From D's change after one step on one picture; the attacker knows the label, not the noise of the fakes."""
     method: Any = target.plan.method
     rng = target.rng.child("weights", n)

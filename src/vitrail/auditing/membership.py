@@ -16,10 +16,10 @@ from torch import Tensor
 
 from vitrail.auditing.attack import Figure, Finding, Target
 from vitrail.auditing.rates import figures
-from vitrail.data.dataset import Pictures
-from vitrail.metrics.evaluation import as_stored, asked_labels, trained_against
+from vitrail.data.dataset import Images
+from vitrail.metrics.evaluation import as_stored, requested_labels, trained_against
 from vitrail.metrics.extractors import Extractor, choose_ruler, own
-from vitrail.nets.moments import to_float
+from vitrail.nets.feature_moments import to_float
 from vitrail.utils.state import State, load
 
 ABOUT = "pictures that clients trained on against held-out ones: which look more familiar to the model"
@@ -45,14 +45,14 @@ def attack(target: Target) -> Finding | None:
     return Finding("membership", ABOUT, figures=found, note=note)
 
 
-def some(target: Target, pictures: Pictures) -> Pictures:
+def some(target: Target, pictures: Images) -> Images:
     """A fair sample of pictures."""
     order = target.rng.child("some", len(pictures)).numpy().permutation(len(pictures))[:MOST]
     return pictures.take(np.sort(order))
 
 
 @torch.no_grad()
-def features(extractor: Extractor, pictures: Pictures) -> Tensor:
+def features(extractor: Extractor, pictures: Images) -> Tensor:
     """Features of real pictures."""
     cuts = range(0, len(pictures), BATCH)
     return torch.cat([extractor.rows(to_float(pictures.pixels[at : at + BATCH])) for at in cuts])
@@ -66,7 +66,7 @@ def samples(target: Target, extractor: Extractor) -> Tensor:
     seed = target.rng.child("samples").seed() % 2**31
     y = None
     if generator.classes and labels is not None:
-        y = asked_labels(labels, len(generator.classes), target.samples, seed)
+        y = requested_labels(labels, len(generator.classes), target.samples, seed)
     return torch.cat([extractor.rows(as_stored(x)) for x, _ in generator.batches(target.samples, y, seed)])
 
 
@@ -75,10 +75,10 @@ def nearest(rows: Tensor, among: Tensor) -> Tensor:
     return torch.cat([torch.cdist(part, among).amin(1) for part in rows.split(BATCH)])
 
 
-def _by_discriminator(target: Target, members: Pictures, others: Pictures) -> list[Figure]:
+def _by_discriminator(target: Target, members: Images, others: Images) -> list[Figure]:
     """What the server's own copy of D says, where the method sends it there."""
     method: Any = target.plan.method
-    if "discriminator" not in method.declares() or not target.plan.folder.checkpoint.exists():
+    if "discriminator" not in method.reply_spec() or not target.plan.folder.checkpoint.exists():
         return []
     from vitrail.nets.flat import from_vector
 
@@ -91,7 +91,7 @@ def _by_discriminator(target: Target, members: Pictures, others: Pictures) -> li
 
 
 @torch.no_grad()
-def discriminate(net: torch.nn.Module, pictures: Pictures, classes: int) -> Floats:
+def discriminate(net: torch.nn.Module, pictures: Images, classes: int) -> Floats:
     """D's logit of each picture under its own label."""
     found = []
     for at in range(0, len(pictures), BATCH):

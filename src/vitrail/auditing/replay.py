@@ -15,9 +15,9 @@ import numpy as np
 
 from vitrail.auditing.eavesdropper import Eavesdropper, Kind
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, Outcome, choose, play
+from vitrail.engines.rounds import Federation, RoundResult, run_round, select_clients
 from vitrail.engines.secagg.primitives import public
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment.plan import Plan
 from vitrail.methods.psfedgan import twin as twins
 from vitrail.methods.psfedgan.algorithm import PsFedGan
@@ -68,8 +68,8 @@ def overhear(
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
     under_way: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory(prefix="vitrail-audit-") as folder:
-        crew = Crew(run, plan.id, root, holds, Path(folder))
-        engine = Embedded(crew, plan.data.train, dropout=s.dropout)
+        crew = SimulatedClients(run, plan.id, root, holds, Path(folder))
+        engine = SimulationEngine(crew, plan.data.train, dropout=s.dropout)
 
         def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
             for client, answer in engine.ask(requests):
@@ -77,15 +77,15 @@ def overhear(
                     under_way[client] = answer
                 yield client, answer
 
-        def kept(outcome: Outcome) -> None:
-            for client in set(outcome.answered) & set(under_way):
+        def kept(outcome: RoundResult) -> None:
+            for client in set(outcome.replied) & set(under_way):
                 wire.carry(client, under_way.pop(client))
             under_way.clear()
 
         for t in range(rounds):
             tell(f"eavesdroppers: round {t + 1} of {rounds}")
-            asked = choose(plan.clients, s.per_round or len(plan.clients), root.child("choose", t))
-            fed, _ = play(run, fed, plan.id, [c for c in asked if c in wire.users], ask, root, tell=kept)
+            asked = select_clients(plan.clients, s.per_round or len(plan.clients), root.child("choose", t))
+            fed, _ = run_round(run, fed, plan.id, [c for c in asked if c in wire.users], ask, root, tell=kept)
     if not wire.listening:
         raise VitrailError(
             f"{', '.join(wire.users)}: no message in {plural(rounds, 'round')}; give more --users or --rounds"
@@ -98,7 +98,7 @@ def as_it_was(plan: Plan, fed: Federation) -> bool | None:
     if not plan.folder.checkpoint.exists():
         return None
     stored = load(plan.folder.checkpoint)["federation"]
-    most = cast(PsFedGan, plan.method).most_answers
+    most = cast(PsFedGan, plan.method).max_replies
     if min(stored["round"], most) != min(fed.round, most):
         return None
     return all(

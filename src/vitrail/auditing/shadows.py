@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from vitrail.auditing.attack import Finding, Target
 from vitrail.auditing.membership import discriminate, features, nearest, samples
 from vitrail.auditing.rates import figures
-from vitrail.data.dataset import Pictures
-from vitrail.engines.rounds import Federation, play
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.data.dataset import Images
+from vitrail.engines.rounds import Federation, run_round
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.settings import Settings
 from vitrail.metrics.extractors import Extractor, choose_ruler, own
@@ -96,7 +96,7 @@ def _spread(seen: Floats, of: Bools) -> float:
 
 
 def _shadow(
-    target: Target, extractor: Extractor, pictures: Pictures, has: Bools, rounds: int, until: float, s: int
+    target: Target, extractor: Extractor, pictures: Images, has: Bools, rounds: int, until: float, s: int
 ) -> tuple[dict[str, Floats], int]:
     """One run on some of the pictures; what it tells of all of them, and how many rounds there was time for."""
     data = replace(target.plan.data, train=pictures.take(np.flatnonzero(has)))
@@ -104,7 +104,7 @@ def _shadow(
         plan = prepare(_settings(target.plan.settings, folder, rounds, s), data)
         fed, done = train(plan, Path(folder), until)
     method: Any = plan.method
-    generator = open_model(method.products(fed.server)["generator"], plan.data.classes)
+    generator = open_model(method.export_models(fed.server)["generator"], plan.data.classes)
     made = samples(replace(target, plan=plan, generator=generator, samples=1000, rng=Rng((s,))), extractor)
     found = {"distance to samples": -nearest(features(extractor, pictures), made).double().numpy()}
     if "discriminator" in fed.server and hasattr(method, "nets"):
@@ -129,10 +129,12 @@ def train(
     fed = Federation(0, plan.method.server_init(rng.child("server", "init")))
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
     with (
-        Embedded(Crew(plan.method, plan.id, rng, holds, folder / "clients"), plan.data.train) as engine,
+        SimulationEngine(
+            SimulatedClients(plan.method, plan.id, rng, holds, folder / "clients"), plan.data.train
+        ) as engine,
         torch.enable_grad(),
     ):
         while fed.round < plan.settings.rounds and (fed.round < 2 or time.monotonic() < until):
-            fed, _ = play(plan.method, fed, plan.id, plan.clients, engine.ask, rng)
+            fed, _ = run_round(plan.method, fed, plan.id, plan.clients, engine.ask, rng)
             tell(fed.round)
     return fed, fed.round

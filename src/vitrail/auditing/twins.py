@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from vitrail.auditing.attack import Finding, Target, Trial, from_trials
 from vitrail.auditing.canaries import noise_pictures
 from vitrail.auditing.exchange import ask
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire.codecs import Array
@@ -61,19 +61,19 @@ def attack(target: Target) -> Finding | None:
     return Finding("twins", ABOUT, lowers, note="One answer of a client was attacked, and the claim is for one")
 
 
-def twins(target: Target, unit: str) -> tuple[Pictures, Pictures]:
+def twins(target: Target, unit: str) -> tuple[Images, Images]:
     """Two data sets that differ by one unit."""
     members, shape = target.members, target.plan.data.shape
     around = members.take(np.sort(target.rng.child("around").numpy().permutation(len(members))[:AROUND]))
     if unit == "client":
         dark, light = (np.full_like(around.pixels, shade) for shade in (0, 255))
-        return Pictures(dark, around.labels), Pictures(light, around.labels)
+        return Images(dark, around.labels), Images(light, around.labels)
     canary = noise_pictures(1, shape, target.rng.child("canary").numpy())
     labels = None if around.labels is None else np.append(around.labels, 0)
-    return around, Pictures(np.concatenate([around.pixels, canary]), labels)
+    return around, Images(np.concatenate([around.pixels, canary]), labels)
 
 
-def reply(method: Any, server: State, begun: State, held: Pictures, rng: Rng) -> Floats:
+def reply(method: Any, server: State, begun: State, held: Images, rng: Rng) -> Floats:
     """All numbers of a client's first reply, but for what a person watches; keys and digests are none."""
     parts = ask(method, server, NAME, held, rng, begun).parts
     return np.concatenate([np.ravel(a).astype(np.float64) for n, a in parts.items() if _counts(n, a)])

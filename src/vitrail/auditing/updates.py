@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_trials
-from vitrail.methods.base import Incoming
+from vitrail.methods.base import ServerMessage
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire import scores as on_wire
@@ -85,8 +85,10 @@ def attack(target: Target) -> Finding | None:
 
 def score_of(method: Any, server: State, coin: bool, rng: Rng) -> float:
     """One answer of a canary client, as the log of how much likelier it is if its coin fell 1."""
-    opened, _ = method.open_round(server, ["canary"], rng.child("open"))
-    told = Incoming(0, {name: array for name, (_, array) in method.broadcast(opened, "canary", True).parts.items()})
+    opened, _ = method.start_round(server, ["canary"], rng.child("open"))
+    told = ServerMessage(
+        0, {name: array for name, (_, array) in method.broadcast(opened, "canary", True).parts.items()}
+    )
     masked, _ = method.split
     theta = on_wire.theta(server["s"]).astype(np.float64)
     public = method.sampling == "stratified"
@@ -98,7 +100,7 @@ def score_of(method: Any, server: State, coin: bool, rng: Rng) -> float:
     moved = theta.copy()
     moved[masked][here] += step if coin else -step
     sent = method.upload(torch.logit(torch.from_numpy(moved)).float(), server["s"], told, rng)
-    mask = method.declares()["mask"].unpack(opened, sent["mask"])[here]
+    mask = method.reply_spec()["mask"].unpack(opened, sent["mask"])[here]
     p, q = (drawn.take(here).of_ones(theta[masked][here] + sign * step) for sign in (1, -1))
     return float(np.where(mask > 0, np.log(p / q), np.log((1 - p) / (1 - q))).sum())
 

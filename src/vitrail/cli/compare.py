@@ -8,21 +8,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vitrail.cli.progress import Terminal
-from vitrail.experiment.compare import Asked, Entry, compare
+from vitrail.cli.progress import ProgressDisplay
+from vitrail.experiment.compare import Entry, EvalConfig, compare
 from vitrail.experiment.comparison_tables import as_csv, by_clients, by_settings, markdown, standings
 from vitrail.report import write_report
 from vitrail.utils.atomic import write_atomically
 
 
-def play_comparison(found: list[Entry], seeds: list[int], out: Path, asked: Asked) -> bool:
+def play_comparison(found: list[Entry], seeds: list[int], out: Path, asked: EvalConfig) -> bool:
     """Play a comparison on a terminal, write its tables, and say whether every run came through."""
     console = Console(highlight=False)
-    seen: list[Terminal] = []
+    seen: list[ProgressDisplay] = []
 
-    def watch(entry: Entry, seed: int) -> Terminal:
+    def watch(entry: Entry, seed: int) -> ProgressDisplay:
         console.print(f"\n[bold]{escape(entry.name)}[/bold], seed {seed}")
-        seen.append(Terminal())
+        seen.append(ProgressDisplay())
         return seen[-1]
 
     out.mkdir(parents=True, exist_ok=True)

@@ -82,9 +82,9 @@ def resume(
 
 
 def _watched(work: Any) -> None:
-    from vitrail.cli.progress import Terminal
+    from vitrail.cli.progress import ProgressDisplay
 
-    watch = Terminal()
+    watch = ProgressDisplay()
     try:
         work(watch)
     except KeyboardInterrupt:

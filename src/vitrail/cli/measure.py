@@ -45,7 +45,7 @@ def evaluate(
 
     from rich.console import Console
 
-    from vitrail.experiment.run_dir import Folder
+    from vitrail.experiment.run_dir import RunDir
     from vitrail.metrics.clients import evaluate_clients, show_clients
     from vitrail.metrics.evaluate_run import evaluate_stored
     from vitrail.metrics.results_io import write
@@ -54,7 +54,7 @@ def evaluate(
     from vitrail.report import write_report
     from vitrail.utils.errors import VitrailError
 
-    console, place = Console(highlight=False), Folder(Path(model))
+    console, place = Console(highlight=False), RunDir(Path(model))
     chosen = [name.strip() for name in metrics.split(",")] if metrics else None
     with Console(stderr=True).status("loading") as status:
         how: dict[str, Any] = {"families": chosen, "n": n, "fid_n": fid_n, "seed": seed, "tell": status.update}
@@ -99,10 +99,10 @@ def report(
     """
     from pathlib import Path
 
-    from vitrail.experiment.run_dir import Folder
+    from vitrail.experiment.run_dir import RunDir
     from vitrail.report import write_report
 
-    place = Path(out) if out else Folder(Path(runs[0])).report if len(runs) == 1 else Path("report.html")
+    place = Path(out) if out else RunDir(Path(runs[0])).report if len(runs) == 1 else Path("report.html")
     write_report([Path(r) for r in runs], place, title, private=not public)
     typer.echo(f"report: {place}")
 
@@ -141,13 +141,13 @@ def compare(
 
     from vitrail.cli.compare import play_comparison
     from vitrail.experiment import settings as config
-    from vitrail.experiment.compare import Asked, entries, place_name
+    from vitrail.experiment.compare import EvalConfig, entries, place_name
 
     whats = [w for w in configs if "=" not in w]
     changed = dict(map(config.parse_override, (w for w in configs if "=" in w)))
     found = entries(whats, changed, only_)
     place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in whats))))
-    asked = Asked(best, n, [name.strip() for name in metrics.split(",")], fid_n, clients)
+    asked = EvalConfig(best, n, [name.strip() for name in metrics.split(",")], fid_n, clients)
     try:
         done = play_comparison(found, _seeds(seeds), place, asked)
     except KeyboardInterrupt:

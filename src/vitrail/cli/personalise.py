@@ -116,12 +116,12 @@ def adapt(
     from pathlib import Path
 
     from vitrail.analysis.adaptation import adapt as go_on
-    from vitrail.cli.progress import Terminal
+    from vitrail.cli.progress import ProgressDisplay
     from vitrail.experiment import settings as config
     from vitrail.utils.errors import printable
 
     curves = go_on(
-        run, to, rounds, Path(out), scratch=scratch, watch=Terminal(),
+        run, to, rounds, Path(out), scratch=scratch, watch=ProgressDisplay(),
         overrides=dict(map(config.parse_override, overrides or [])),
     )  # fmt: skip
     for what, by_round in curves.items():

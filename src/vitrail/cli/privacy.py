@@ -49,10 +49,10 @@ def audit(
 
     from vitrail.auditing.audit_run import audit_run, write
     from vitrail.auditing.tables import show
-    from vitrail.experiment.run_dir import Folder
+    from vitrail.experiment.run_dir import RunDir
     from vitrail.report import write_report
 
-    console, place = Console(highlight=False), Folder(Path(folder))
+    console, place = Console(highlight=False), RunDir(Path(folder))
     chosen = [name.strip() for name in attacks.split(",")] if attacks else None
     with Console(stderr=True).status("loading") as status:
         found = audit_run(
@@ -154,7 +154,7 @@ def privacy(
     show(f"{what}: {plan.settings.rounds} rounds, {len(plan.clients)} clients of {plan.data.name}", claim_rows(found))
     mechanism = plan.method.mechanism
     if mechanism is not None:
-        answers = int(getattr(plan.method, "most_answers", plan.settings.rounds))
+        answers = int(getattr(plan.method, "max_replies", plan.settings.rounds))
         show("\nother choices", other_choices(mechanism, answers, found["delta"], plan.settings.budget))
     else:
         known = getattr(plan.method, "mechanisms", ())

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from vitrail.engines.rounds import Outcome
+from vitrail.engines.rounds import RoundResult
 from vitrail.experiment.plan import Plan, feature_network
 from vitrail.experiment.runner import Run
 from vitrail.nets.features import TRAINED_ON
@@ -27,7 +27,7 @@ from vitrail.report.quantities import number, size
 from vitrail.utils.errors import printable
 
 
-class Terminal:
+class ProgressDisplay:
     """Watches a run on a console."""
 
     def __init__(self) -> None:
@@ -88,12 +88,12 @@ class Terminal:
         self.interrupted = True
         raise KeyboardInterrupt
 
-    def during(self, outcome: Outcome) -> None:
+    def during(self, outcome: RoundResult) -> None:
         """A client has answered, or not."""
-        n = len(outcome.answered) + len(outcome.left_out)
-        self.progress.update(self.task, clients=f"clients {n}/{outcome.asked}")
+        n = len(outcome.replied) + len(outcome.excluded)
+        self.progress.update(self.task, clients=f"clients {n}/{outcome.requested}")
 
-    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
+    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None:
         """A round is over."""
         self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
         measured: dict[str, float] = {**outcome.metrics, **{k: row[k] for k in ("fd", "accuracy") if k in row}}
@@ -101,17 +101,17 @@ class Terminal:
         news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
         self.progress.update(self.task, advance=1, news=news)
         if not self.console.is_terminal:
-            answered = f"{len(outcome.answered)}/{outcome.asked} clients" if outcome.asked else "the server alone"
+            answered = f"{len(outcome.replied)}/{outcome.requested} clients" if outcome.requested else "the server alone"
             self.console.print(f"round {outcome.round + 1}: {answered}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
-        for client, reason in list(outcome.left_out.items())[:5]:
+        for client, reason in list(outcome.excluded.items())[:5]:
             self._warn(f"round {outcome.round + 1}: {printable(client)} left out: {printable(reason)}")
-        if len(outcome.left_out) > 5:
-            self.console.print(f"[yellow]... and {len(outcome.left_out) - 5} more; metrics.jsonl has all[/yellow]")
-        for client, note in list(outcome.far.items())[:5]:
+        if len(outcome.excluded) > 5:
+            self.console.print(f"[yellow]... and {len(outcome.excluded) - 5} more; metrics.jsonl has all[/yellow]")
+        for client, note in list(outcome.outliers.items())[:5]:
             if client not in self.far:  # once per run; metrics.jsonl has every round
                 said = f"round {outcome.round + 1}: {client} is far from the others: {note}"
                 self.console.print(f"[yellow]{escape(said)}[/yellow]")
-        self.far |= set(outcome.far)
+        self.far |= set(outcome.outliers)
         if outcome.void:
             self._warn(f"round {outcome.round + 1}: {printable(outcome.void)}; the model stays as it was")
         if self.interrupted:

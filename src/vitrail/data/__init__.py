@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitrail.data.catalog import PARTITIONS, SOURCES
-    from vitrail.data.dataset import Dataset, Pictures
+    from vitrail.data.dataset import Dataset, Images
     from vitrail.data.from_python import from_arrays, from_torch
     from vitrail.data.loading import load
     from vitrail.data.partition_plot import draw_partition
@@ -18,8 +18,8 @@ __all__ = [
     "PARTITIONS",
     "SOURCES",
     "Dataset",
+    "Images",
     "Partition",
-    "Pictures",
     "draw_partition",
     "from_arrays",
     "from_torch",
@@ -34,7 +34,7 @@ _WHERE = {
     "SOURCES": "catalog",
     "Dataset": "dataset",
     "Partition": "partitions",
-    "Pictures": "dataset",
+    "Images": "dataset",
     "draw_partition": "partition_plot",
     "from_arrays": "from_python",
     "from_torch": "from_python",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.data.resize import fit
 from vitrail.data.sources.npy_files import StoredArray
 from vitrail.utils.errors import Malformed
@@ -86,7 +86,7 @@ def as_bytes(array: NDArray[Any], where: str) -> NDArray[np.uint8]:
 
 def gather(
     train: tuple[Any, Any], test: tuple[Any, Any], size: int, where: str
-) -> tuple[Pictures, Pictures | None, tuple[str, ...]]:
+) -> tuple[Images, Images | None, tuple[str, ...]]:
     """Train pictures, test pictures where there are any, and the names of the classes."""
     (images, labels), (test_images, test_labels) = train, test
     if test_images is None and test_labels is not None:
@@ -103,10 +103,10 @@ def gather(
     return pictures, held, classes
 
 
-def _labelled(pixels: NDArray[np.uint8], labels: NDArray[np.int64] | None, where: str) -> Pictures:
+def _labelled(pixels: NDArray[np.uint8], labels: NDArray[np.int64] | None, where: str) -> Images:
     if labels is not None and len(labels) != len(pixels):
         raise Malformed(f"{where}: {len(labels):,} labels for {len(pixels):,} pictures")
-    return Pictures(pixels, labels)
+    return Images(pixels, labels)
 
 
 def as_labels(

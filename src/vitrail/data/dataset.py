@@ -13,7 +13,7 @@ from vitrail.data.holdout import OWN
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Images:
     """Pictures with, where there are any, labels, attributes, groups (such as sub-folders) and who is on them."""
 
     pixels: NDArray[np.uint8]  # (n, channels, height, width)
@@ -25,16 +25,16 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def take(self, indices: NDArray[np.int64]) -> Pictures:
+    def take(self, indices: NDArray[np.int64]) -> Images:
         """The pictures at these positions, in this order."""
 
         def pick(a: NDArray[Any] | None) -> Any:
             return None if a is None else a[indices]
 
         more = (pick(a) for a in (self.labels, self.attributes, self.groups, self.identities))
-        return Pictures(self.pixels[indices], *more)
+        return Images(self.pixels[indices], *more)
 
-    def without_labels(self) -> Pictures:
+    def without_labels(self) -> Images:
         """The same pictures, unlabelled."""
         return replace(self, labels=None)
 
@@ -53,8 +53,8 @@ class Dataset:
     """A data set: what may be trained on, what is held out, and what its labels are called."""
 
     name: str
-    train: Pictures
-    test: Pictures
+    train: Images
+    test: Images
     classes: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()

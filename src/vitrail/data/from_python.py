@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.data.arrays import as_labels, as_pictures, gather
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.data.decode import is_grey, planes
 from vitrail.data.holdout import CONTENT, check_share, hold_out
 from vitrail.data.resize import fit, side
@@ -49,8 +49,8 @@ def from_torch(
         raise VitrailError(f"data={name}: labels for only one of train and test pictures; give both or none")
     y, test_y, classes = as_labels(labels, test_labels, name)
     channels = max(len(p) for p in pixels + test_pixels)  # where one is in colour, all are
-    train = Pictures(_stacked(pixels, channels), y)
-    held = None if test is None else Pictures(_stacked(test_pixels, channels), test_y)
+    train = Images(_stacked(pixels, channels), y)
+    held = None if test is None else Images(_stacked(test_pixels, channels), test_y)
     return _dataset(name, train, held, classes, held_out)
 
 
@@ -58,7 +58,7 @@ def _stacked(pixels: list[NDArray[np.uint8]], channels: int) -> NDArray[np.uint8
     return np.stack([np.broadcast_to(p, (channels, *p.shape[1:])) for p in pixels])
 
 
-def _dataset(name: str, train: Pictures, test: Pictures | None, classes: tuple[str, ...], held_out: float) -> Dataset:
+def _dataset(name: str, train: Images, test: Images | None, classes: tuple[str, ...], held_out: float) -> Dataset:
     check_share(held_out)
     if test is not None:
         return Dataset(name, train, test, classes)

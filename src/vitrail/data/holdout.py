@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vitrail.utils.errors import VitrailError
 
 if TYPE_CHECKING:
-    from vitrail.data.dataset import Dataset, Pictures
+    from vitrail.data.dataset import Dataset, Images
 
 # A constant, and not the run's seed: the held-out images are the same in every run, so that a run is never
 # measured on what an earlier one, from which it started, was trained on.
@@ -32,7 +32,7 @@ def check_share(held_out: float) -> None:
         raise VitrailError(f"held_out={held_out}: must be at least 0 and less than 1, such as 0.2")
 
 
-def hold_out(pictures: Pictures, share: float) -> tuple[Pictures, Pictures]:
+def hold_out(pictures: Images, share: float) -> tuple[Images, Images]:
     """Split images into training and held-out ones by a hash of each image.
 
     Args:

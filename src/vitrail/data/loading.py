@@ -11,11 +11,11 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.holdout import check_share
 from vitrail.data.official import FILES
 from vitrail.data.progress import Progress
-from vitrail.data.request import Request
+from vitrail.data.read_request import ReadRequest
 from vitrail.data.resize import side
 from vitrail.data.specs import parse_source
 from vitrail.utils.errors import Malformed
-from vitrail.utils.paths import home as default_home
+from vitrail.utils.paths import data_home as default_home
 
 # The module that reads a source; each has a function `read(request)`. They are imported when asked for.
 _READERS = {
@@ -62,11 +62,11 @@ def load(
     check_share(held_out)
     size = image_side(spec, size)
     read = cast(
-        Callable[[Request], Dataset],
+        Callable[[ReadRequest], Dataset],
         importlib.import_module(f"vitrail.data.sources.{_READERS[source.name]}").read,
     )
     try:
-        return read(Request(source, size, held_out, home or default_home(), progress))
+        return read(ReadRequest(source, size, held_out, home or default_home(), progress))
     except Malformed as problem:
         if source.name not in FILES:
             raise

@@ -20,7 +20,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Task:
+class PartitionRequest:
     """What is to be divided, into how many parts, and by which chance."""
 
     spec: PartitionSpec
@@ -57,18 +57,18 @@ class Task:
         return columns[:, self.data.attributes.index(name)]
 
 
-def iid(task: Task) -> list[Indices]:
+def iid(task: PartitionRequest) -> list[Indices]:
     """Shuffled and dealt evenly."""
     return np.array_split(task.rng.permutation(task.pool), task.clients)
 
 
-def bootstrap(task: Task) -> list[Indices]:
+def bootstrap(task: PartitionRequest) -> list[Indices]:
     """Each client draws a share with replacement (Fan & Liu: half), so that clients overlap."""
     draws = max(1, round(task.spec.number * len(task.pool)))
     return [task.rng.choice(task.pool, draws) for _ in range(task.clients)]
 
 
-def shards(task: Task) -> list[Indices]:
+def shards(task: PartitionRequest) -> list[Indices]:
     """Sorted by label, cut into N shards per client, dealt at random (McMahan et al.; PRISM takes 4)."""
     from flwr_datasets.partitioner import ShardPartitioner
 
@@ -86,7 +86,7 @@ def shards(task: Task) -> list[Indices]:
     return [np.concatenate([cut[i] for i in rows]) for rows in _deal(dealer, task.clients, "shard", np.arange(n))]
 
 
-def dirichlet(task: Task) -> list[Indices]:
+def dirichlet(task: PartitionRequest) -> list[Indices]:
     """Each label is divided in proportions drawn from Dirichlet(α); small α leaves clients empty."""
     from flwr_datasets.partitioner import DirichletPartitioner
 
@@ -124,12 +124,12 @@ def _deal(partitioner: Any, clients: int, column: str, values: Indices) -> list[
         return [np.asarray(partitioner.load_partition(i)[:]["row"], np.int64) for i in range(clients)]
 
 
-def classes(task: Task) -> list[Indices]:
+def classes(task: PartitionRequest) -> list[Indices]:
     """Single-class shards, N of different classes for each client; or given class sets (PS-FedGAN)."""
     return _class_sets(task) if task.spec.sets else _class_shards(task)
 
 
-def _class_shards(task: Task) -> list[Indices]:
+def _class_shards(task: PartitionRequest) -> list[Indices]:
     labels, n = task.labels(), task.spec.count
     present = np.unique(labels)
     shards, kinds = task.clients * n, len(present)
@@ -153,7 +153,7 @@ def _class_shards(task: Task) -> list[Indices]:
     return held
 
 
-def _class_sets(task: Task) -> list[Indices]:
+def _class_sets(task: PartitionRequest) -> list[Indices]:
     labels, sets = task.labels(), task.spec.sets
     if len(sets) != task.clients:
         raise task.refuse(
@@ -175,7 +175,7 @@ def _class_sets(task: Task) -> list[Indices]:
     return [np.concatenate(parts) for parts in held]
 
 
-def skew(task: Task) -> list[Indices]:
+def skew(task: PartitionRequest) -> list[Indices]:
     """Each class gives a fraction p to one random client and spreads the rest evenly over the others."""
     labels, p = task.labels(), task.spec.number
     held: list[list[Indices]] = [[] for _ in range(task.clients)]
@@ -189,7 +189,7 @@ def skew(task: Task) -> list[Indices]:
     return [np.concatenate(parts) for parts in held]
 
 
-def attribute(task: Task) -> list[Indices]:
+def attribute(task: PartitionRequest) -> list[Indices]:
     """Half of the clients share the pictures with the attribute, the other half those without."""
     has = task.attribute()
     if task.clients % 2:
@@ -199,7 +199,7 @@ def attribute(task: Task) -> list[Indices]:
     return [part for side in (True, False) for part in _split(task.pool[shuffled[has[shuffled] == side]], half)]
 
 
-def attributes(task: Task) -> list[Indices]:
+def attributes(task: PartitionRequest) -> list[Indices]:
     """All attributes are dealt; a client holds every picture with one of its own, so that clients overlap."""
     columns = task.attributes()
     known = columns.shape[1]
@@ -210,7 +210,7 @@ def attributes(task: Task) -> list[Indices]:
     return [task.pool[columns[:, mine].any(axis=1)] for mine in np.array_split(order, task.clients)]
 
 
-def folders(task: Task) -> list[Indices]:
+def folders(task: PartitionRequest) -> list[Indices]:
     """Each first-level sub-folder is a client."""
     groups = task.data.train.groups
     if groups is None:
@@ -223,7 +223,7 @@ def folders(task: Task) -> list[Indices]:
     return [task.pool[groups[task.pool] == g] for g in range(task.clients)]
 
 
-def domains(task: Task) -> list[Indices]:
+def domains(task: PartitionRequest) -> list[Indices]:
     """Shuffled and dealt evenly, a client for each transform; of its share each keeps some labels, drawn for it."""
     wanted, share = len(task.spec.domains), task.spec.number
     if task.clients != wanted:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data import partition_schemes as schemes
-from vitrail.data.dataset import Dataset, Pictures
-from vitrail.data.partition_schemes import Task
+from vitrail.data.dataset import Dataset, Images
+from vitrail.data.partition_schemes import PartitionRequest
 from vitrail.data.specs import PartitionSpec, parse_partition
 from vitrail.utils.errors import VitrailError
 
@@ -29,7 +29,7 @@ class Partition:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def client(self, data: Dataset, client: int) -> Pictures:
+    def client(self, data: Dataset, client: int) -> Images:
         """The pictures of one client."""
         return data.train.take(self.indices[client])
 
@@ -38,7 +38,7 @@ class Partition:
         return tuple(name for name, held in zip(self.names, self.indices, strict=True) if not len(held))
 
 
-_SCHEMES: dict[str, Callable[[Task], list[Indices]]] = {
+_SCHEMES: dict[str, Callable[[PartitionRequest], list[Indices]]] = {
     "iid": schemes.iid,
     "bootstrap": schemes.bootstrap,
     "shards": schemes.shards,
@@ -75,7 +75,7 @@ def partition(spec: str, data: Dataset, clients: int, rng: np.random.Generator, 
     if clients > len(pool) and parsed.name not in OVERLAPPING:
         n = len(pool)
         raise VitrailError(f"partition={spec}: {clients:,} clients for {n:,} pictures; use at most clients={n}")
-    parts = _SCHEMES[parsed.name](Task(parsed, data, pool, clients, rng))
+    parts = _SCHEMES[parsed.name](PartitionRequest(parsed, data, pool, clients, rng))
     # In the order of the data set: what a client holds is a set, and files on disk are read forwards.
     return Partition(spec, _names(parsed, data, clients), tuple(np.sort(p) for p in parts), server)
 

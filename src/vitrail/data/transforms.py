@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.data.partitions import Partition
 from vitrail.data.specs import parse_partition
 from vitrail.utils.rng import Rng
@@ -23,7 +23,7 @@ Transform = Callable[[Tensor, np.random.Generator], Tensor]
 BATCH = 4096
 
 
-def in_domain(pictures: Pictures, domain: str, rng: Rng) -> Pictures:
+def in_domain(pictures: Images, domain: str, rng: Rng) -> Images:
     """Pictures as the client of a domain would hold them."""
     draw, apply = rng.child(domain).numpy(), TRANSFORMS[domain]
     done = [np.empty((0, *pictures.pixels.shape[1:]), np.uint8)]
@@ -33,7 +33,7 @@ def in_domain(pictures: Pictures, domain: str, rng: Rng) -> Pictures:
     return replace(pictures, pixels=np.concatenate(done))
 
 
-def held_out(data: Dataset, domain: str, seed: int) -> Pictures:
+def held_out(data: Dataset, domain: str, seed: int) -> Images:
     """The held-out pictures as the client of a domain would see them, for a run of this seed."""
     return in_domain(data.test, domain, Rng((seed,)).child("domains", "test"))
 

@@ -1,6 +1,6 @@
-"""Rounds without a barrier, for methods whose clients do not depend on each other (`Method.free_rounds`).
+"""Rounds without a barrier, for methods whose clients do not depend on each other (`Method.num_async_rounds`).
 
-`play` ends a round before the next begins, so the slowest client sets the pace of all. In a stretch a client gets its
+`run_round` ends a round before the next begins, so the slowest client sets the pace of all. In a stretch a client gets its
 message of the next round as soon as its answer is in the server's state. A round is closed when all who were asked in
 it have been heard, and rounds are closed in their order. At the end of the stretch all clients have done the same
 rounds: there the run may look at the model and save it. The result has the bits of a barrier after every round.
@@ -20,9 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.engines.journal import Journal
-from vitrail.engines.replies import Failure, Tally
-from vitrail.engines.requests import Post
-from vitrail.engines.rounds import Ask, Federation, Outcome, Tell, accept, close, hear, play
+from vitrail.engines.replies import Failure, FixedPointSum
+from vitrail.engines.requests import RequestBuilder
+from vitrail.engines.rounds import (
+    Ask,
+    Federation,
+    RoundResult,
+    Tell,
+    accept_reply,
+    collect_replies,
+    finish_round,
+    run_round,
+)
 from vitrail.methods.base import Method
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import Kind
@@ -32,7 +41,7 @@ FULL = 2**30  # bytes of a journal after which no further round is opened before
 Before = Callable[[int, Sequence[str]], None]
 
 
-def stretch(
+def run_async_rounds(
     method: Method,
     fed: Federation,
     run: bytes,
@@ -45,19 +54,19 @@ def stretch(
     quorum: int = 1,
     tell: Tell = lambda _: None,
     before: Before = lambda *_: None,
-) -> Iterator[tuple[Outcome, Federation | None]]:
+) -> Iterator[tuple[RoundResult, Federation | None]]:
     """Play rounds until `until` of them are done, or fewer; one where the method needs a barrier.
 
     Yields each round as it ends, and with the last the federation after it: to be saved, then the journal cleared.
     """
-    until = min(until, method.free_rounds)
-    relays = any(d.how == "relay" for d in method.declares().values())
-    if until - fed.round < 2 or method.task.secure or relays or method.acknowledges:
+    until = min(until, method.num_async_rounds)
+    relays = any(d.how == "relay" for d in method.reply_spec().values())
+    if until - fed.round < 2 or method.task.secure or relays or method.needs_ack:
         clients = chosen(fed.round)
-        fed, outcome = play(method, fed, run, clients, ask, rng, quorum=quorum, tell=tell, before=before)
+        fed, outcome = run_round(method, fed, run, clients, ask, rng, quorum=quorum, tell=tell, before=before)
         yield outcome, fed
         return
-    free = _Stretch(method, fed, run, chosen, until, rng, journal, quorum, tell, before)
+    free = _AsyncRounds(method, fed, run, chosen, until, rng, journal, quorum, tell, before)
     for client, answer in ask(free.requests()):
         free.answers(client, answer)
         yield from free.ended()
@@ -70,11 +79,11 @@ class _Round:
 
     who: Sequence[str]
     left: set[str]  # those of them who have not been heard yet
-    outcome: Outcome
-    tally: Tally
+    outcome: RoundResult
+    tally: FixedPointSum
 
 
-class _Stretch:
+class _AsyncRounds:
     """Where each client is, and the rounds that are open."""
 
     def __init__(
@@ -92,7 +101,7 @@ class _Stretch:
     ) -> None:
         self.method, self.run, self.chosen, self.until, self.rng = method, run, chosen, until, rng
         self.journal, self.quorum, self.tell, self.before = journal, quorum, tell, before
-        self.declared = method.declares()
+        self.declared = method.reply_spec()
         self.server, self.known, self.counted = fed.server, set(fed.known), fed.counted
         self.rounds: dict[int, _Round] = {}
         self.closed = self.opened = fed.round  # the first round that is not
@@ -106,7 +115,7 @@ class _Stretch:
             if self.ready:
                 client, t, full = self.ready.popleft()
                 now = Federation(t, self.server, self.known, counted=self.counted)
-                post = Post(self.method, self.server, now, self.run, self.rounds[t].outcome)
+                post = RequestBuilder(self.method, self.server, now, self.run, self.rounds[t].outcome)
                 ((_, request),) = post.requests([client], full)
                 place = self.journal.place(client, request)
                 if (kept := self.journal.read(place)) is not None:
@@ -127,13 +136,13 @@ class _Stretch:
         self.journal.write(place, answer)
         self._take(client, t, full, answer)
 
-    def ended(self) -> Iterator[tuple[Outcome, Federation | None]]:
+    def ended(self) -> Iterator[tuple[RoundResult, Federation | None]]:
         """Close rounds in which all have been heard, in their order."""
         while (one := self.rounds.get(self.closed)) is not None and not one.left:
-            t, sums = self.closed, one.tally.sums(len(one.outcome.answered))
+            t, sums = self.closed, one.tally.sums(len(one.outcome.replied))
             fed = Federation(t, self.server, self.known, counted=self.counted)
             rng = self.rng.child("server", t)
-            after, outcome = close(self.method, fed, self.server, one.who, one.outcome, sums, rng, self.quorum)
+            after, outcome = finish_round(self.method, fed, self.server, one.who, one.outcome, sums, rng, self.quorum)
             self.server, self.counted = after.server, after.counted
             self.closed += 1
             del self.rounds[t]
@@ -145,10 +154,10 @@ class _Stretch:
         """Open the next round, and ask those for whom it is the first of this stretch."""
         t = self.opened
         rng = self.rng.child("server", t)
-        self.server, who = self.method.open_round(self.server, self.chosen(t), rng.child("open"))
+        self.server, who = self.method.start_round(self.server, self.chosen(t), rng.child("open"))
         self.before(t, who)
-        tally = Tally(self.declared, self.method.task.clients)
-        self.rounds[t] = _Round(who, set(who), Outcome(t, asked=len(who)), tally)
+        tally = FixedPointSum(self.declared, self.method.task.clients)
+        self.rounds[t] = _Round(who, set(who), RoundResult(t, requested=len(who)), tally)
         self.opened += 1
         self.ready += [(client, t, False) for client in who if client not in self.begun]
         self.begun |= set(who)
@@ -158,12 +167,12 @@ class _Stretch:
         if self.journal.size > FULL:
             self.until = self.opened
         one = self.rounds[t]
-        reply = hear(answer, client, self.run, self.declared, self.server, one.outcome, full=full)
+        reply = collect_replies(answer, client, self.run, self.declared, self.server, one.outcome, full=full)
         if reply is Kind.NEED_FULL:
             self.ready.append((client, t, True))
             return
         if reply is not None:
-            received = accept(self.method, self.server, client, reply, one.tally, one.outcome)
+            received = accept_reply(self.method, self.server, client, reply, one.tally, one.outcome)
             if received is not None:
                 self.server = received
                 self.known.add(client)

@@ -18,17 +18,17 @@ from urllib.parse import quote
 
 import numpy as np
 
-from vitrail.data.dataset import Pictures
-from vitrail.methods.base import Incoming, Method, Reply
+from vitrail.data.dataset import Images
+from vitrail.methods.base import Method, Reply, ServerMessage
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import operating_system, seeded
 from vitrail.privacy.policy import PUBLIC, Policy
 from vitrail.utils import state as store
-from vitrail.utils.atomic import one_at_a_time, write_atomically
+from vitrail.utils.atomic import file_lock, write_atomically
 from vitrail.utils.errors import Malformed, Refused, VitrailError
 from vitrail.utils.keys import Key
-from vitrail.utils.paths import home
+from vitrail.utils.paths import data_home
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire.message import (
@@ -45,7 +45,7 @@ from vitrail.wire.message import (
 )
 
 if TYPE_CHECKING:
-    from vitrail.engines.signing.server import Names
+    from vitrail.engines.signing.server import ClientKeys
 
 UNCOMPUTED = "its answer could not be computed; its own log says why"  # all that the server is sent in deployment
 
@@ -58,14 +58,14 @@ class Client:
     method: Method
     run: bytes
     rng: Rng
-    pictures: Callable[[], Pictures]
+    pictures: Callable[[], Images]
     folder: Path
     budget: Budget | None = None  # what its owner lets it spend on privacy; None: nobody counts
     policy: Policy | None = None  # the least that its owner lets a run promise; None: nothing is refused
     log: Callable[[str], None] | None = None  # where its owner reads why it refused; None: in the reply
     queues: bool = False  # a process may be asked for it while another, given up too early, still answers in its folder
     key: Key | None = None  # that other clients know it by in secure sums; None: a new one is drawn for each round
-    peers: Names | None = None  # the keys that other clients must have in secure sums; None: any
+    peers: ClientKeys | None = None  # the keys that other clients must have in secure sums; None: any
 
     @property
     def counts(self) -> bool:
@@ -95,7 +95,7 @@ class Client:
 
     def _turn(self) -> AbstractContextManager[None]:
         """Wait for a process that answers for this client already; asked the same, this one says what that said."""
-        return one_at_a_time(self.folder / ".lock") if self.queues else nullcontext()
+        return file_lock(self.folder / ".lock") if self.queues else nullcontext()
 
     def _answer(self, message: Message, asked: bytes) -> bytes:
         h = message.header
@@ -142,7 +142,7 @@ class Client:
         self, message: Message, kept: State, rng: Rng, mark: State, again: bool, exchange: int = 0
     ) -> tuple[Part, ...]:
         """The method's own round: what it sends, and in `kept` what it leaves behind."""
-        incoming = Incoming(
+        incoming = ServerMessage(
             message.header.round,
             {p.name: p.array() for p in message.parts if not p.peer},
             {(p.peer, p.name): p.array() for p in message.parts if p.peer},
@@ -154,7 +154,7 @@ class Client:
         kept["holds"] = reply.holds
         return self._parts(reply)
 
-    def _begin(self, kept: State, mark: State, again: bool) -> Pictures:
+    def _begin(self, kept: State, mark: State, again: bool) -> Images:
         """Count one more answer, if it may be given, before anything is computed from images.
 
         Args:
@@ -223,7 +223,7 @@ class Client:
         from vitrail.engines.secagg import client as secure
 
         h, task = message.header, self.method.task
-        me = secure.Party(self.name, self.run, h.round, task, self.method.declares(), self.key, self.peers)
+        me = secure.SecAggClient(self.name, self.run, h.round, task, self.method.reply_spec(), self.key, self.peers)
         secure.expects(kept["secrets"], h.exchange)
         parts: tuple[Part, ...] = ()
         if h.exchange == secure.ADVERTISE:
@@ -237,7 +237,7 @@ class Client:
         kept["secrets"], sent = secure.step(me, message, kept["secrets"], parts, source)
         return sent
 
-    def _data(self) -> Pictures:
+    def _data(self) -> Images:
         pictures = self.pictures()
         if not len(pictures):
             raise VitrailError("it holds no pictures")
@@ -245,7 +245,7 @@ class Client:
 
     def _parts(self, reply: Reply) -> tuple[Part, ...]:
         """Encode what the method declared; anything else stays here."""
-        declared = self.method.declares()
+        declared = self.method.reply_spec()
         named = [(name, "", a) for name, a in reply.parts.items()]
         named += [(name, to, a) for (to, name), a in reply.relay.items()]
         parts = []
@@ -267,7 +267,7 @@ class Client:
     def _said(self, e: VitrailError) -> str:
         """What went wrong, without the places on this machine where it did."""
         said = str(e)
-        for place in (self.folder, home()):
+        for place in (self.folder, data_home()):
             said = said.replace(f"{place}/", "")
         return said
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.methods.base import Declared, Sums, fixed_point_scale
+from vitrail.methods.base import PartSpec, Sums, fixed_point_scale
 from vitrail.utils.errors import Malformed, printable, reason_of
 from vitrail.utils.state import State
 from vitrail.wire.bits import BitCounts
@@ -28,7 +28,7 @@ Relay = dict[str, Any]  # a part on its way to a client, as saveable state
 
 
 @dataclass(frozen=True)
-class Taken:
+class CheckedPart:
     """A part of a reply that was checked, and the numbers in it."""
 
     part: Part
@@ -43,10 +43,10 @@ def read_reply(
     run: bytes,
     t: int,
     client: str,
-    declared: Mapping[str, Declared],
+    declared: Mapping[str, PartSpec],
     server: State,
     exchange: int = 0,
-) -> tuple[Taken, ...] | Kind | Failure:
+) -> tuple[CheckedPart, ...] | Kind | Failure:
     """A reply's parts, all checked, or why it is left out."""
     if isinstance(answer, Failure):
         return answer
@@ -61,7 +61,7 @@ def read_reply(
             raise Malformed(f"answers round {h.round}.{h.exchange}, not {t}.{exchange}")
         if h.kind is not Kind.REPLY:
             return h.kind
-        taken = tuple(Taken(part, _check(part, declared, server)) for part in message.parts)
+        taken = tuple(CheckedPart(part, _check(part, declared, server)) for part in message.parts)
         missing = {n for n, d in declared.items() if d.how != "relay"} - {p.name for p in message.parts}
         if missing:
             raise Malformed(f"lacks {', '.join(sorted(missing))}")
@@ -77,7 +77,7 @@ def _reason(parts: tuple[Part, ...]) -> str:
     return printable(bytes(parts[0].array()).decode(errors="replace"))
 
 
-def _check(part: Part, declared: Mapping[str, Declared], server: State) -> Array:
+def _check(part: Part, declared: Mapping[str, PartSpec], server: State) -> Array:
     """The numbers of a part, which are what was declared."""
     d = declared.get(part.name)
     if d is None or (d.how == "relay") != bool(part.peer):
@@ -99,7 +99,7 @@ def _check(part: Part, declared: Mapping[str, Declared], server: State) -> Array
     return a
 
 
-def _declared(d: Declared) -> str:
+def _declared(d: PartSpec) -> str:
     return _kind((d.size,) if len(d.shape) == 1 and d.unpack is None else d.shape, d.codec)
 
 
@@ -107,19 +107,19 @@ def _kind(shape: tuple[int | None, ...], codec: str) -> str:
     return f"{' x '.join('any' if n is None else str(n) for n in shape) or 'one number'} x {codec}"
 
 
-class Tally:
+class FixedPointSum:
     """Adds up `sum` parts as they arrive, in 64-bit fixed point: memory stays that of one reply, order is nothing.
 
     Parts that are bits are counted as such.
     """
 
-    def __init__(self, declared: Mapping[str, Declared], clients: int) -> None:
+    def __init__(self, declared: Mapping[str, PartSpec], clients: int) -> None:
         self.declared = declared
         self.scale = {name: fixed_point_scale(d.limit, clients) for name, d in declared.items()}
         self.total: dict[str, NDArray[np.int64]] = {}
         self.counts: dict[str, BitCounts] = {}
 
-    def add(self, reply: Iterable[Taken]) -> None:
+    def add(self, reply: Iterable[CheckedPart]) -> None:
         """Add one client's checked reply, all of it or, where it raises, nothing."""
         bits: dict[str, Array] = {}
         wholes: dict[str, NDArray[np.int64]] = {}
@@ -149,24 +149,26 @@ class Tally:
         return Sums(values, clients)
 
 
-class InTurn:
+class OrderedReplies:
     """Hands on replies: where there are `each` parts in the order of the clients, in whatever order they arrive.
 
     Those parts wait encoded.
     """
 
-    def __init__(self, order: Iterable[str], declared: Mapping[str, Declared]) -> None:
+    def __init__(self, order: Iterable[str], declared: Mapping[str, PartSpec]) -> None:
         self.order = list(order)
         self.names = {name for name, d in declared.items() if d.how == "each"}
-        self.waiting: dict[str, tuple[Taken, ...] | None] = {}
+        self.waiting: dict[str, tuple[CheckedPart, ...] | None] = {}
 
-    def put(self, client: str, reply: tuple[Taken, ...] | None) -> Iterator[tuple[str, tuple[Taken, ...]]]:
+    def put(self, client: str, reply: tuple[CheckedPart, ...] | None) -> Iterator[tuple[str, tuple[CheckedPart, ...]]]:
         """Take one client's reply, or None for a failure, and give all whose turn has come."""
         if not self.names:
             if reply is not None:
                 yield client, reply
             return
-        self.waiting[client] = reply and tuple(Taken(t.part, _LATER) if t.part.name in self.names else t for t in reply)
+        self.waiting[client] = reply and tuple(
+            CheckedPart(t.part, _LATER) if t.part.name in self.names else t for t in reply
+        )
         while self.order and self.order[0] in self.waiting:
             name = self.order.pop(0)
             ready = self.waiting.pop(name)
@@ -174,7 +176,7 @@ class InTurn:
                 yield name, ready
 
 
-def each_of(reply: Iterable[Taken], declared: Mapping[str, Declared]) -> dict[str, Array]:
+def each_of(reply: Iterable[CheckedPart], declared: Mapping[str, PartSpec]) -> dict[str, Array]:
     """A reply's parts for `receive`."""
     return {taken.part.name: taken.part.array() for taken in reply if declared[taken.part.name].how == "each"}
 

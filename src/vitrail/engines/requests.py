@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitrail.engines.replies import as_part
-from vitrail.methods.base import COUNTED, Method
+from vitrail.methods.base import LAST_COUNTED, Method
 from vitrail.utils.state import State
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import Header, Kind, Message, Part, encode, make_part
 
 if TYPE_CHECKING:
-    from vitrail.engines.rounds import Federation, Outcome
+    from vitrail.engines.rounds import Federation, RoundResult
 
 Extra = Callable[[str], Sequence[Part]]
 
 
-class Post:
+class RequestBuilder:
     """Makes requests one at a time; an array sent to many clients is encoded once."""
 
-    def __init__(self, method: Method, server: State, fed: Federation, run: bytes, outcome: Outcome) -> None:
+    def __init__(self, method: Method, server: State, fed: Federation, run: bytes, outcome: RoundResult) -> None:
         self.method, self.server, self.fed, self.run, self.outcome = method, server, fed, run, outcome
         self.memo: dict[tuple[str, str, int], tuple[Array, Part]] = {}
 
@@ -35,8 +35,8 @@ class Post:
         for client in clients:
             out = self.method.broadcast(self.server, client, full or client not in self.fed.known)
             parts = [self._part(name, codec, array) for name, (codec, array) in out.parts.items()]
-            if self.method.acknowledges and client in self.fed.counted:
-                parts.append(make_part(COUNTED, "int32", np.array([self.fed.counted[client]])))
+            if self.method.needs_ack and client in self.fed.counted:
+                parts.append(make_part(LAST_COUNTED, "int32", np.array([self.fed.counted[client]])))
             parts += [as_part(r) for r in self.fed.relays if r["to"] == client]
             header = Header(Kind.REQUEST, self.run, self.fed.round, "server", exchange, out.base)
             message = Message(header, (*parts, *extra(client)))

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.engines.replies import Taken, Tally
-from vitrail.methods.base import CLIENTS, Declared, Method, Sums
+from vitrail.engines.replies import CheckedPart, FixedPointSum
+from vitrail.methods.base import NUM_CLIENTS, Method, PartSpec, Sums
 from vitrail.utils.errors import VitrailError
 from vitrail.wire.codecs import Array
 
@@ -42,7 +42,7 @@ def trimmed_mean(rows: NDArray[np.float64], trim: float) -> NDArray[np.float64]:
     return found
 
 
-class RobustTally:
+class RobustSum:
     """Collects the replies of a round, and gives the median or trimmed mean of each coordinate in place of the mean.
 
     Where a method divides a sum by the sum of clients' weights, each client's part is divided by its own weight first,
@@ -50,17 +50,17 @@ class RobustTally:
     that its own division gives the median or trimmed mean.
     """
 
-    def __init__(self, declared: Mapping[str, Declared], how: str, trim: float) -> None:
+    def __init__(self, declared: Mapping[str, PartSpec], how: str, trim: float) -> None:
         self.declared, self.how, self.trim = declared, how, trim
         self.replies: list[dict[str, Array]] = []
 
-    def add(self, reply: Iterable[Taken]) -> None:
+    def add(self, reply: Iterable[CheckedPart]) -> None:
         """Keep one client's checked reply."""
         self.replies.append({t.part.name: t.array for t in reply if self.declared[t.part.name].how == "sum"})
 
     def sums(self, clients: int) -> Sums:
         """n times the median or trimmed mean of each part that is averaged."""
-        weights = {d.over for d in self.declared.values()} - {"", CLIENTS}
+        weights = {d.over for d in self.declared.values()} - {"", NUM_CLIENTS}
         values: dict[str, NDArray[np.float64]] = {}
         for name, d in self.declared.items():
             if d.how != "sum" or not self.replies:
@@ -81,12 +81,12 @@ class RobustTally:
         return np.concatenate([np.empty(0), *found])
 
 
-def tally_for(method: Method, declared: Mapping[str, Declared]) -> Tally | RobustTally:
+def sum_for(method: Method, declared: Mapping[str, PartSpec]) -> FixedPointSum | RobustSum:
     """What aggregates the replies of one round."""
     task = method.task
     if task.aggregation == "mean":
-        return Tally(declared, task.clients)
-    return RobustTally(declared, task.aggregation, task.trim)
+        return FixedPointSum(declared, task.clients)
+    return RobustSum(declared, task.aggregation, task.trim)
 
 
 def check_robust(method: Method, asked: int) -> None:
@@ -99,15 +99,17 @@ def check_robust(method: Method, asked: int) -> None:
     how = f"aggregation={method.task.aggregation}"
     if method.task.secure:
         raise VitrailError(f"{how} needs single replies, and secure= hides them; use one of both")
-    for name, d in method.declares().items():
-        averaged = d.over or name in {other.over for other in method.declares().values()} or name.startswith("metric.")
+    for name, d in method.reply_spec().items():
+        averaged = (
+            d.over or name in {other.over for other in method.reply_spec().values()} or name.startswith("metric.")
+        )
         if d.how == "sum" and not averaged:
             raise VitrailError(
                 f"{how}: part {name!r} is used as a sum, not as a mean over clients, with these settings; "
                 "available are fedgan (not with privacy=dp-fedavg), dpfedgan without privacy, padpaf, padpafvae, "
                 "ditto, fedavg, fedprox, naivemix, fedmix and sdafl"
             )
-    if not any(d.over for d in method.declares().values()):
+    if not any(d.over for d in method.reply_spec().values()):
         raise VitrailError(f"{how}: this method averages nothing over clients; use aggregation=mean")
     if asked < 3:
         raise VitrailError(f"{how}: {asked} clients in a round; with fewer than 3 no majority can be right")
@@ -116,11 +118,11 @@ def check_robust(method: Method, asked: int) -> None:
 class Norms:
     """Norms of the parts that are added up, a few numbers per client, to report who is far from the others."""
 
-    def __init__(self, declared: Mapping[str, Declared]) -> None:
+    def __init__(self, declared: Mapping[str, PartSpec]) -> None:
         self.declared = declared
         self.found: dict[str, dict[str, float]] = {}
 
-    def add(self, client: str, reply: Iterable[Taken]) -> None:
+    def add(self, client: str, reply: Iterable[CheckedPart]) -> None:
         """Take one client's checked reply."""
         arrays = {t.part.name: t.array for t in reply}
         for name, a in arrays.items():

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vitrail.engines.replies import (
+    CheckedPart,
     Failure,
-    InTurn,
+    FixedPointSum,
+    OrderedReplies,
     Relay,
-    Taken,
-    Tally,
     each_of,
     read_reply,
     relays_of,
     still_under_way,
 )
-from vitrail.engines.requests import Post
-from vitrail.engines.robust import Norms, RobustTally, tally_for
-from vitrail.methods.base import Declared, Method, Sums
+from vitrail.engines.requests import RequestBuilder
+from vitrail.engines.robust import Norms, RobustSum, sum_for
+from vitrail.methods.base import Method, PartSpec, Sums
 from vitrail.utils.errors import reason_of
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
@@ -33,16 +33,16 @@ from vitrail.wire.message import Kind, Part
 
 
 @dataclass
-class Outcome:
+class RoundResult:
     """What a round came to; bytes are lengths of what was sent, counted where it was sent."""
 
     round: int
-    asked: int = 0
+    requested: int = 0
     down: dict[str, int] = field(default_factory=dict)
     up: dict[str, int] = field(default_factory=dict)
-    answered: list[str] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    far: dict[str, str] = field(default_factory=dict)  # clients whose replies are far from the others', and how far
+    replied: list[str] = field(default_factory=list)
+    excluded: dict[str, str] = field(default_factory=dict)
+    outliers: dict[str, str] = field(default_factory=dict)  # clients whose replies are far from the others', and how far
     metrics: dict[str, float] = field(default_factory=dict)
     floats_up: int = 0  # what the same arrays would have cost as float32
     floats_down: int = 0
@@ -50,7 +50,7 @@ class Outcome:
 
 
 Ask = Callable[[Iterable[tuple[str, bytes] | None]], Iterator[tuple[str, bytes | Failure]]]
-Tell = Callable[[Outcome], None]
+Tell = Callable[[RoundResult], None]
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Federation:
         return Federation(tree["round"], tree["server"], set(tree["known"]), tree["relays"], tree.get("counted", {}))
 
 
-def choose(clients: Sequence[str], per_round: int, rng: Rng) -> list[str]:
+def select_clients(clients: Sequence[str], per_round: int, rng: Rng) -> list[str]:
     """A sample of clients, in their own order."""
     if per_round >= len(clients):
         return list(clients)
@@ -82,7 +82,7 @@ def choose(clients: Sequence[str], per_round: int, rng: Rng) -> list[str]:
     return [clients[i] for i in sorted(drawn)]
 
 
-def play(
+def run_round(
     method: Method,
     fed: Federation,
     run: bytes,
@@ -93,51 +93,51 @@ def play(
     quorum: int = 1,
     tell: Tell = lambda _: None,
     before: Callable[[int, Sequence[str]], None] = lambda *_: None,
-) -> tuple[Federation, Outcome]:
+) -> tuple[Federation, RoundResult]:
     """Play one round and return the federation after it; `before` learns who is asked before anybody is."""
-    t, declared = fed.round, method.declares()
+    t, declared = fed.round, method.reply_spec()
     rng = rng.child("server", t)
-    server, who = method.open_round(fed.server, clients, rng.child("open"))
+    server, who = method.start_round(fed.server, clients, rng.child("open"))
     before(t, who)
-    outcome = Outcome(t, asked=len(who))
-    post = Post(method, server, fed, run, outcome)
+    outcome = RoundResult(t, requested=len(who))
+    post = RequestBuilder(method, server, fed, run, outcome)
     if method.task.secure and who:
         from vitrail.engines.secagg.server import gather  # it builds on this file
 
         sums = gather(method, post, who, ask, tell)
-        return close(method, fed, server, who, outcome, sums, rng, quorum)
-    tally, turn, norms = tally_for(method, declared), InTurn(who, declared), Norms(declared)
+        return finish_round(method, fed, server, who, outcome, sums, rng, quorum)
+    tally, turn, norms = sum_for(method, declared), OrderedReplies(who, declared), Norms(declared)
     recipients = fed.known | set(clients)
 
     again: list[str] = []  # clients that hold another state than the server thought
     relays: list[Relay] = []
     for full, group in ((False, list(who)), (True, again)):
         for client, answer in ask(post.requests(group, full)):
-            reply = hear(answer, client, run, declared, server, outcome, full=full)
+            reply = collect_replies(answer, client, run, declared, server, outcome, full=full)
             if reply is Kind.NEED_FULL:
                 again.append(client)
                 continue
             for name, taken in turn.put(client, reply):
-                if (received := accept(method, server, name, taken, tally, outcome, norms)) is None:
+                if (received := accept_reply(method, server, name, taken, tally, outcome, norms)) is None:
                     continue
                 server = received
                 relays += relays_of(name, (x.part for x in taken), recipients)
             tell(outcome)
 
-    sums, outcome.far = tally.sums(len(outcome.answered)), norms.far()
-    return close(method, fed, server, who, outcome, sums, rng, quorum, relays)
+    sums, outcome.outliers = tally.sums(len(outcome.replied)), norms.far()
+    return finish_round(method, fed, server, who, outcome, sums, rng, quorum, relays)
 
 
-def hear(
+def collect_replies(
     answer: bytes | Failure,
     client: str,
     run: bytes,
-    declared: Mapping[str, Declared],
+    declared: Mapping[str, PartSpec],
     server: State,
-    outcome: Outcome,
+    outcome: RoundResult,
     *,
     full: bool,
-) -> tuple[Taken, ...] | Literal[Kind.NEED_FULL] | None:
+) -> tuple[CheckedPart, ...] | Literal[Kind.NEED_FULL] | None:
     """A reply, None for a failure, or that the client must be told everything; written down in the outcome."""
     outcome.up[client] = outcome.up.get(client, 0) + (len(answer) if isinstance(answer, bytes) else 0)
     reply = read_reply(answer, run, outcome.round, client, declared, server)
@@ -146,19 +146,19 @@ def hear(
     if isinstance(reply, Kind):
         reply = Failure("asked for the full state although it was just sent")
     if isinstance(reply, Failure):
-        outcome.left_out[client] = reply.reason
+        outcome.excluded[client] = reply.reason
         return None
-    outcome.answered.append(client)
+    outcome.replied.append(client)
     return reply
 
 
-def accept(
+def accept_reply(
     method: Method,
     server: State,
     client: str,
-    reply: tuple[Taken, ...],
-    tally: Tally | RobustTally,
-    outcome: Outcome,
+    reply: tuple[CheckedPart, ...],
+    tally: FixedPointSum | RobustSum,
+    outcome: RoundResult,
     norms: Norms | None = None,
 ) -> State | None:
     """Put a reply into the server's state and the sums.
@@ -175,41 +175,41 @@ def accept(
             norms.add(client, reply)
         tally.add(reply)
     except Exception as e:
-        outcome.answered.remove(client)
-        outcome.left_out[client] = f"reply refused: {reason_of(e)}"
+        outcome.replied.remove(client)
+        outcome.excluded[client] = f"reply refused: {reason_of(e)}"
         return None
     outcome.floats_up += floats
     return received
 
 
-def _numbers(part: Part, d: Declared) -> int:
+def _numbers(part: Part, d: PartSpec) -> int:
     """How many numbers a part stands for."""
     return d.numbers or (math.prod(part.shape) if d.unpack is None else d.size) or 0
 
 
-def close(
+def finish_round(
     method: Method,
     fed: Federation,
     server: State,
     who: Sequence[str],
-    outcome: Outcome,
+    outcome: RoundResult,
     sums: Sums | Failure,
     rng: Rng,
     quorum: int,
     relays: Sequence[Relay] = (),
-) -> tuple[Federation, Outcome]:
+) -> tuple[Federation, RoundResult]:
     """The federation after a round: with its sums where there are any, else as it was."""
-    outcome.answered.sort(key=list(who).index)
-    after = Federation(fed.round + 1, server, fed.known | set(outcome.answered), counted=fed.counted)
-    after.relays = still_under_way(fed.relays, list(relays), outcome.answered)
+    outcome.replied.sort(key=list(who).index)
+    after = Federation(fed.round + 1, server, fed.known | set(outcome.replied), counted=fed.counted)
+    after.relays = still_under_way(fed.relays, list(relays), outcome.replied)
     if isinstance(sums, Failure):
         outcome.void = sums.reason
         return after, outcome
-    if who and len(outcome.answered) < quorum:
-        outcome.void = f"{len(outcome.answered)} of {len(who)} clients answered, quorum is {quorum}"
+    if who and len(outcome.replied) < quorum:
+        outcome.void = f"{len(outcome.replied)} of {len(who)} clients answered, quorum is {quorum}"
         return after, outcome
     try:
-        closed = method.close_round(server, sums, rng.child("close"))
+        closed = method.finish_round(server, sums, rng.child("close"))
     except Exception as e:  # what clients sent, in this round or before, may be more than the method can handle
         outcome.void = f"the round could not be closed: {reason_of(e)}"
         return after, outcome
@@ -217,7 +217,7 @@ def close(
         outcome.void = "the server's state would no longer be finite"
         return after, outcome
     after.server = closed
-    after.counted = {**fed.counted, **dict.fromkeys(outcome.answered, fed.round)}
+    after.counted = {**fed.counted, **dict.fromkeys(outcome.replied, fed.round)}
     outcome.metrics = {
         name.removeprefix("metric."): float(v[0] / sums.clients)
         for name, v in sums.values.items()

@@ -21,10 +21,10 @@ import torch
 import torch.multiprocessing as mp
 from numpy.typing import NDArray
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.engines.client import Client
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Outcome
+from vitrail.engines.rounds import RoundResult
 from vitrail.methods.base import Method
 from vitrail.privacy.budget import Budget
 from vitrail.utils.determinism import one_thread
@@ -33,7 +33,7 @@ from vitrail.wire.message import digest
 
 
 @dataclass(frozen=True)
-class Crew:
+class SimulatedClients:
     """All clients of a simulation: who holds which pictures, and where each keeps its state."""
 
     method: Method
@@ -43,32 +43,32 @@ class Crew:
     folder: Path
     budget: Budget | None = None  # of each of them, its name before theirs
 
-    def client(self, name: str, train: Pictures) -> Client:
+    def client(self, name: str, train: Images) -> Client:
         """One of them."""
         budget = self.budget and replace(self.budget, name=f"{self.budget.name}/{name}")
         return Client(name, self.method, self.run, self.rng, lambda: train.take(self.holds[name]), self.folder, budget)
 
 
-class Embedded:
+class SimulationEngine:
     """An engine to be used in a `with` block: `ask` streams answers.
 
     `dropout` is the chance that a client does not answer a request: it is decided by the seed, the client and the
     request, so it is the same for any number of workers.
     """
 
-    def __init__(self, crew: Crew, train: Pictures, workers: int = 1, dropout: float = 0.0) -> None:
+    def __init__(self, crew: SimulatedClients, train: Images, workers: int = 1, dropout: float = 0.0) -> None:
         self.crew, self.train, self.dropout = crew, train, dropout
         self.shared = _share(train) if workers > 1 else {}
         self.pool = [_Worker(crew, self.shared) for _ in range(workers)] if workers > 1 else []
 
-    def __enter__(self) -> Embedded:
+    def __enter__(self) -> SimulationEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self.pool:
             worker.stop()
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: RoundResult) -> None:
         """Nothing travels beside messages."""
 
     def ask(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
@@ -127,7 +127,7 @@ def dropped(rng: Rng, chance: float, client: str, request: bytes) -> Failure | N
 class _Worker:
     """A process that answers for one client at a time."""
 
-    def __init__(self, crew: Crew, shared: dict[str, Any]) -> None:
+    def __init__(self, crew: SimulatedClients, shared: dict[str, Any]) -> None:
         context = _context()
         near, far = context.Pipe()
         self.pipe: Connection = near
@@ -178,16 +178,16 @@ def _no_main() -> Iterator[None]:
         vars(main).update(hidden)
 
 
-def _work(pipe: Connection, crew: Crew, shared: dict[str, Any]) -> None:
+def _work(pipe: Connection, crew: SimulatedClients, shared: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    train = Pictures(**{k: _open(v) for k, v in shared.items()})
+    train = Images(**{k: _open(v) for k, v in shared.items()})
     with one_thread(), contextlib.suppress(EOFError, OSError):
         while True:
             client = pipe.recv_bytes().decode()
             pipe.send_bytes(crew.client(client, train).answer(pipe.recv_bytes()))
 
 
-def _share(train: Pictures) -> dict[str, Any]:
+def _share(train: Images) -> dict[str, Any]:
     """Pictures as something other processes can open without a copy; the kernel frees it with the last of them."""
 
     def share(a: Any) -> Any:

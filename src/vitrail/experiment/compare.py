@@ -12,8 +12,8 @@ from typing import Any
 from vitrail.data import load as load_data
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import feature_network
-from vitrail.experiment.run_dir import Folder
-from vitrail.experiment.runner import Watch, begin, resume
+from vitrail.experiment.run_dir import RunDir
+from vitrail.experiment.runner import Callback, begin, resume
 from vitrail.experiment.settings import FREE, Settings, to_dict
 from vitrail.methods import METHODS
 from vitrail.metrics.clients import by_client, evaluate_clients
@@ -42,7 +42,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvalConfig:
     """How every model is measured: a run's last round or its best, on how many pictures, by which families."""
 
     best: bool = False
@@ -153,12 +153,12 @@ def place_name(name: str) -> str:
     return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name).split())
 
 
-def place(entry: Entry, seed: int, out: Path) -> Folder:
+def place(entry: Entry, seed: int, out: Path) -> RunDir:
     """Where a run of the comparison stands."""
-    return Folder(out / place_name(entry.name) / f"seed-{seed}")
+    return RunDir(out / place_name(entry.name) / f"seed-{seed}")
 
 
-def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: Asked) -> dict[str, str]:
+def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: EvalConfig) -> dict[str, str]:
     """Refuse at once what would fail after hours; return the network of ours that measures all runs on each data."""
     families = check_families(asked.families)
     if "fid" in families:
@@ -186,7 +186,7 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: Asked)
     return {data: choose_ruler(data, psis) for data, psis in against.items()} if "fd-vitrail" in families else {}
 
 
-def _other(wanted: Settings, seed: int, folder: Folder) -> list[str]:
+def _other(wanted: Settings, seed: int, folder: RunDir) -> list[str]:
     """Settings in which a run differs from what is wanted now; those that change no bit do not count."""
     has = to_dict(config.resolve(str(folder.settings), {}))
     want = {**to_dict(wanted), "seed": seed}
@@ -197,8 +197,8 @@ def compare(
     found: Sequence[Entry],
     seeds: Sequence[int],
     out: Path,
-    asked: Asked,
-    watch: Callable[[Entry, int], Watch],
+    asked: EvalConfig,
+    watch: Callable[[Entry, int], Callback],
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Play and measure every run that is not there yet, seed by seed, so that an early stop leaves whole columns."""
@@ -223,7 +223,7 @@ def compare(
                 tell(f"failed: {entry.failed[-1]}")
 
 
-def _measure(folder: Folder, asked: Asked, ruler: str | None) -> list[Measure]:
+def _measure(folder: RunDir, asked: EvalConfig, ruler: str | None) -> list[Measure]:
     """The measures of a run's model: read, if they were made in the same way, or computed."""
     model = folder.best if asked.best else folder.model
     if not model.exists():

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from vitrail.experiment.compare import Asked, Entry
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.compare import Entry, EvalConfig
+from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import to_dict
 from vitrail.metrics.frechet import BIASED
 from vitrail.metrics.measure import Measure
@@ -32,7 +32,7 @@ def differing(found: Sequence[Entry]) -> list[str]:
     return [n for n in names if len({repr(t[n]) for t in trees if n in t}) > 1]
 
 
-def standings(found: Sequence[Entry], asked: Asked) -> Table:
+def standings(found: Sequence[Entry], asked: EvalConfig) -> Table:
     """One line a run: what it came to, what it cost; a figure of several seeds is mean ± standard deviation."""
     keys = [k for k in _keys(found) if k[0] not in HIDDEN and OF not in k[0]]
     columns = ["run", "seeds", *(f"{name} {_arrow(found, (name, by))}" for name, by in keys)]
@@ -74,7 +74,7 @@ def by_clients(found: Sequence[Entry]) -> Table | None:
     return Table("By client", ["", *(e.name for e in found)], rows, note) if rows else None
 
 
-def notes(found: Sequence[Entry], asked: Asked) -> str:
+def notes(found: Sequence[Entry], asked: EvalConfig) -> str:
     """What was the same, what was not, and how models were measured."""
     differ = differing(found)
     first = to_dict(found[0].settings)
@@ -107,7 +107,7 @@ def _compute(found: Sequence[Entry]) -> str:
 
 
 def _seconds(folder: Path) -> float:
-    return float(sum(row["seconds"] for row in Folder(folder).rows()))
+    return float(sum(row["seconds"] for row in RunDir(folder).rows()))
 
 
 def _remarks(found: Sequence[Entry]) -> str:
@@ -157,12 +157,12 @@ def _over_seeds(e: Entry, key: Key) -> str:
     return f"{number(mean(values))} ± {number(stdev(values))}" if values else "failed" if e.failed else ""
 
 
-def _costs(e: Entry, asked: Asked) -> list[str]:
+def _costs(e: Entry, asked: EvalConfig) -> list[str]:
     """Which round was measured; bytes of all clients in a run; the model file; seconds of all rounds."""
     if not e.runs:
         return [""] * 5
-    rows = [Folder(f).rows() for f in e.runs]
-    model = [(Folder(f).best if asked.best else Folder(f).model).stat().st_size for f in e.runs]
+    rows = [RunDir(f).rows() for f in e.runs]
+    model = [(RunDir(f).best if asked.best else RunDir(f).model).stat().st_size for f in e.runs]
     best = [_best(run) if asked.best else 0 for run in rows]
     which = ", ".join(str(b or len(run)) for b, run in zip(best, rows, strict=True))
     up, down = (mean(sum(r[k] for r in run) for run in rows) for k in ("bytes_up", "bytes_down"))

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from vitrail.experiment.settings import Settings
 
 
-def divide(settings: Settings, data: Dataset) -> tuple[Dataset, Partition, list[str]]:
+def partition_from_settings(settings: Settings, data: Dataset) -> tuple[Dataset, Partition, list[str]]:
     """The data as clients see it, who holds which of it, and what a person should know of that."""
-    data, shares = dealt(settings, data)
-    data, notes = seen(settings, data)
+    data, shares = partition_dataset(settings, data)
+    data, notes = apply_label_mode(settings, data)
     return data, shares, notes
 
 
-def dealt(settings: Settings, data: Dataset) -> tuple[Dataset, Partition]:
+def partition_dataset(settings: Settings, data: Dataset) -> tuple[Dataset, Partition]:
     """Who holds which pictures; where clients are domains, all pictures as their clients have them."""
     rng = Rng((settings.seed,)).child("partition").numpy()
     shares = partition(settings.partition, data, settings.clients, rng, settings.server_share)
@@ -31,7 +31,7 @@ def dealt(settings: Settings, data: Dataset) -> tuple[Dataset, Partition]:
     return data, shares
 
 
-def seen(settings: Settings, data: Dataset) -> tuple[Dataset, list[str]]:
+def apply_label_mode(settings: Settings, data: Dataset) -> tuple[Dataset, list[str]]:
     """The data with labels where the run takes them, and what a person should know of it."""
     notes = _notes(settings, data)
     labelled = settings.labels == "auto" and data.train.labels is not None

@@ -53,14 +53,14 @@ def content_down_style_across(generator: Generator) -> torch.Tensor:
 
 def draw_personal(plan: Plan, server: State) -> list[Personal]:
     """Write the grids of a run whose clients have a style; of another, nothing."""
-    from vitrail.nets.padpaf import Generator as Styled
+    from vitrail.nets.content_style import ContentStyleGenerator as Styled
 
     found: list[Personal] = []
     folder, labels = plan.folder.clients, plan.data.train.labels
     for name, held in list(zip(plan.partition.names, plan.partition.indices, strict=True))[:MOST]:
         private = private_file(folder, name)
         state = store.load(private)["state"] if private.exists() else {}
-        made = plan.method.products(server, state).get("generator") if state else None
+        made = plan.method.export_models(server, state).get("generator") if state else None
         generator = open_model(made, plan.data.classes) if made else None
         if generator is None or not isinstance(generator.net, Styled) or generator.net.style is None:
             continue

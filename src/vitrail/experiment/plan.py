@@ -15,15 +15,15 @@ from vitrail.data.specs import parse_partition
 from vitrail.engines.robust import check_robust
 from vitrail.engines.secagg.server import check_secure
 from vitrail.experiment import settings as config
-from vitrail.experiment.partitioning import dealt, seen
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.partitioning import apply_label_mode, partition_dataset
+from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.tensorboard import check_installed
 from vitrail.experiment.validation import GIVEN, NODES
 from vitrail.methods.base import Method, Task
-from vitrail.nets.features import TRAINED_ON, choose_features, load_features, saw
+from vitrail.nets.features import TRAINED_ON, choose_features, load_features, was_trained_on
 from vitrail.privacy.budget import Budget
-from vitrail.privacy.inherited import Inherited, inherited
+from vitrail.privacy.warm_start import EarlierRun, earlier_run
 from vitrail.utils import state as store
 from vitrail.utils.determinism import device_for
 from vitrail.utils.errors import VitrailError
@@ -42,12 +42,12 @@ class Plan:
     clients: list[str]  # those that hold pictures; the others sit out
     method: Method
     id: bytes
-    folder: Folder
+    folder: RunDir
     start: store.State | None
     notes: tuple[str, ...]  # what a person should know before it starts
     against: tuple[str, ...]  # networks that this run, or one it starts from, trains against: they may not measure it
     split: str = ""  # where its test images come from; empty if an earlier run, from which it starts, did not record it
-    inherited: Inherited | None = None  # what the run that it starts from has released
+    earlier_run: EarlierRun | None = None  # what the run that it starts from has released
     deployed: bool = False  # whether clients are nodes of their own; otherwise they are simulated here
     key: Key | None = None  # signs the ledger; None: a key of the run's own
 
@@ -62,14 +62,14 @@ class Plan:
     def flaw(self) -> str:
         """Why no mechanism makes this run private; empty where nothing speaks against it."""
         psi = feature_network(self.settings)
-        if psi and saw(psi, self.data.name):
+        if psi and was_trained_on(psi, self.data.name):
             return f"features={psi} were trained on this very data"
-        return self.inherited.flaw if self.inherited else ""
+        return self.earlier_run.flaw if self.earlier_run else ""
 
     @property
     def ledger_notes(self) -> dict[str, str]:
         """What a claim of privacy rests on beside its mechanism."""
-        psi, start = feature_network(self.settings), self.inherited
+        psi, start = feature_network(self.settings), self.earlier_run
         notes = {"features": f"{psi}, public, trained on {TRAINED_ON[psi]}"} if psi else {}
         if start is not None:
             notes["started_from"] = f"{start.run}, whose ledger ends with {start.head or 'nothing'}: {start.says}"
@@ -83,8 +83,8 @@ class Plan:
 
 def prepare(settings: Settings, given: Any = None) -> Plan:
     """Load the data, divide it, and build the method."""
-    settings, data, shares = divided(settings, given)
-    data, notes = seen(settings, data)
+    settings, data, shares = load_and_partition(settings, given)
+    data, notes = apply_label_mode(settings, data)
     clients = [name for name, held in zip(shares.names, shares.indices, strict=True) if len(held)]
     return assemble(settings, data, shares, clients, data.train.digest(), notes)
 
@@ -125,16 +125,16 @@ def assemble(
     seed = settings.seed if settings.entropy == "seed" else None
     earlier = None
     if settings.start:
-        earlier = inherited(Path(settings.start), store.tree_digest(start), method.mechanism, deployed, seed)
+        earlier = earlier_run(Path(settings.start), store.tree_digest(start), method.mechanism, deployed, seed)
     if psi := feature_network(settings):
         load_features(psi)  # what is missing shows here, not in every client
-        if saw(psi, data.name):
+        if was_trained_on(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
     notes += _privacy_notes(method, shares)
-    split = data.split if settings.start is None or Folder(Path(settings.start)).split else ""
+    split = data.split if settings.start is None or RunDir(Path(settings.start)).split else ""
     if doubt := not_held_out(data, split):
         notes.append(f"figures of this run: {doubt}")
-    folder = Folder(Path(settings.out))
+    folder = RunDir(Path(settings.out))
     if method.mechanism is not None and earlier is not None and earlier.flaw:
         notes.append(f"not private, whatever noise is added: {earlier.flaw}")
     plan = Plan(
@@ -145,11 +145,11 @@ def assemble(
     return plan
 
 
-def divided(settings: Settings, given: Any = None) -> tuple[Settings, Dataset, Partition]:
+def load_and_partition(settings: Settings, given: Any = None) -> tuple[Settings, Dataset, Partition]:
     """A run's data and who holds which of it, with its labels even where the run does without them."""
     data = _data(settings, given)
     settings = complete(settings, data)
-    return settings, *dealt(settings, data)
+    return settings, *partition_dataset(settings, data)
 
 
 def _privacy_notes(method: Method, shares: Partition) -> list[str]:
@@ -209,7 +209,7 @@ def _check(plan: Plan) -> None:
         from vitrail.engines.flower import check_installed as check_flower
 
         check_flower()
-    plan.method.declares()  # a network that cannot be built for these pictures shows here, or an ε that cannot be had
+    plan.method.reply_spec()  # a network that cannot be built for these pictures shows here, or an ε that cannot be had
     if s.aggregation != "mean":
         check_robust(plan.method, asked)
     if s.secure:
@@ -227,7 +227,7 @@ def _against(s: Settings | None) -> tuple[str, ...]:
     found: dict[str, None] = {}
     while s is not None:
         found |= dict.fromkeys(filter(None, [feature_network(s)]))
-        s = config.resolve(str(Folder(Path(s.start)).settings), {}) if s.start else None
+        s = config.resolve(str(RunDir(Path(s.start)).settings), {}) if s.start else None
     return tuple(found)
 
 
@@ -243,7 +243,7 @@ def _earlier(s: Settings) -> tuple[store.State | None, str]:
     """The server's state where `from` ended, and a digest of its checkpoint."""
     if s.start is None:
         return None, ""
-    place = Folder(Path(s.start))
+    place = RunDir(Path(s.start))
     if not place.checkpoint.exists():
         raise VitrailError(
             f"from={s.start}: there is no checkpoint; give the folder of a run that has finished a round"

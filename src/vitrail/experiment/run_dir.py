@@ -23,7 +23,7 @@ OTHER_SPLIT = (
 
 
 @dataclass(frozen=True)
-class Folder:
+class RunDir:
     """One run on disk: settings.toml, metrics.jsonl, ledger.json, samples/, checkpoint, clients/, model and so on."""
 
     path: Path
@@ -150,7 +150,7 @@ class Folder:
             write_atomically(self.metrics, "".join(kept).encode())
 
 
-def new_folder(method: str, data: str) -> Path:
+def new_run_dir(method: str, data: str) -> Path:
     """The next free folder below runs/."""
     name = "".join(c if c.isalnum() or c in "-_" else "-" for c in data.rsplit("/", 1)[-1])
     n = 1

@@ -14,19 +14,19 @@ import numpy as np
 
 from vitrail import __version__
 from vitrail.data import draw_partition
-from vitrail.engines.async_rounds import stretch
+from vitrail.engines.async_rounds import run_async_rounds
 from vitrail.engines.journal import Journal
-from vitrail.engines.rounds import Ask, Federation, Outcome, choose
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.engines.rounds import Ask, Federation, RoundResult, select_clients
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config
+from vitrail.experiment.checkpoints import evaluate_round, finish, next_evaluation
 from vitrail.experiment.personal_grids import draw_personal
 from vitrail.experiment.plan import Plan, prepare
-from vitrail.experiment.publishing import finish, look, next_look
-from vitrail.experiment.run_dir import Folder, new_folder
+from vitrail.experiment.run_dir import RunDir, new_run_dir
 from vitrail.experiment.settings import Settings
-from vitrail.experiment.tensorboard import Board
+from vitrail.experiment.tensorboard import TensorBoardCallback
 from vitrail.experiment.validation import GIVEN
-from vitrail.metrics.round_metrics import gauge_for
+from vitrail.metrics.round_metrics import round_metrics_for
 from vitrail.models.model_file import Classifier, Generator, load, load_classifier
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.privacy.run_ledger import RunLedger
@@ -34,7 +34,7 @@ from vitrail.report import write_report
 from vitrail.utils import state as store
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.keys import kept_key
+from vitrail.utils.keys import load_or_create_key
 from vitrail.utils.rng import Rng
 
 VOID_LIMIT = 3  # rounds in a row that change nothing, after which a run stops
@@ -46,7 +46,7 @@ class Engine(Protocol):
     @property
     def ask(self) -> Ask: ...
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: RoundResult) -> None:
         """Add what travelled beside the messages of a round."""
         ...
 
@@ -54,39 +54,39 @@ class Engine(Protocol):
 MakeEngine = Callable[[Plan], AbstractContextManager[Engine]]
 
 
-class Watch(Protocol):
+class Callback(Protocol):
     """Somebody who looks on."""
 
     def begin(self, plan: Plan, done: int) -> None: ...
-    def during(self, outcome: Outcome) -> None: ...
-    def round(self, outcome: Outcome, row: dict[str, Any]) -> None: ...
+    def during(self, outcome: RoundResult) -> None: ...
+    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None: ...
     def end(self, run: Run) -> None: ...
 
 
-class Nobody:
+class NullCallback:
     """Looks at nothing."""
 
     def begin(self, plan: Plan, done: int) -> None: ...
-    def during(self, outcome: Outcome) -> None: ...
-    def round(self, outcome: Outcome, row: dict[str, Any]) -> None: ...
+    def during(self, outcome: RoundResult) -> None: ...
+    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None: ...
     def end(self, run: Run) -> None: ...
 
 
-class Together:
+class CallbackList:
     """Several who look on."""
 
-    def __init__(self, *watches: Watch) -> None:
+    def __init__(self, *watches: Callback) -> None:
         self.watches = watches
 
     def begin(self, plan: Plan, done: int) -> None:
         for watch in self.watches:
             watch.begin(plan, done)
 
-    def during(self, outcome: Outcome) -> None:
+    def during(self, outcome: RoundResult) -> None:
         for watch in self.watches:
             watch.during(outcome)
 
-    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
+    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None:
         for watch in self.watches:
             watch.round(outcome, row)
 
@@ -106,7 +106,7 @@ class Run:
     @property
     def privacy(self) -> str:
         """What may be said of its privacy; ledger.json says why."""
-        return [str(entry["says"]) for entry in read_ledger(Folder(self.folder).ledger) if "says" in entry][-1]
+        return [str(entry["says"]) for entry in read_ledger(RunDir(self.folder).ledger) if "says" in entry][-1]
 
     @property
     def generator(self) -> Generator:
@@ -119,16 +119,18 @@ class Run:
         return load_classifier(self.folder)
 
 
-def train(method: str, *, data: Any = None, progress: bool = False, watch: Watch | None = None, **settings: Any) -> Run:
+def train(
+    method: str, *, data: Any = None, progress: bool = False, watch: Callback | None = None, **settings: Any
+) -> Run:
     """Train a method, or repeat a settings file, and return the run.
 
     `data` is a source's name, a `vitrail.data.Dataset`, or any torch Dataset of pictures. `progress` shows what the
     command line shows. `from` is a word of Python: write `start=` here.
     """
     if progress and watch is None:
-        from vitrail.cli.progress import Terminal
+        from vitrail.cli.progress import ProgressDisplay
 
-        watch = Terminal()
+        watch = ProgressDisplay()
     if "start" in settings:
         settings["from"] = settings.pop("start")
     if data is None or isinstance(data, str):
@@ -136,21 +138,21 @@ def train(method: str, *, data: Any = None, progress: bool = False, watch: Watch
     return begin(config.resolve(method, settings | {"data": GIVEN}), data, watch)
 
 
-def begin(settings: Settings, data: Any = None, watch: Watch | None = None) -> Run:
+def begin(settings: Settings, data: Any = None, watch: Callback | None = None) -> Run:
     """Start a run in a folder of its own."""
-    out = Path(settings.out) if settings.out else new_folder(settings.method, settings.data)
-    Folder(out).check_free()
+    out = Path(settings.out) if settings.out else new_run_dir(settings.method, settings.data)
+    RunDir(out).check_free()
     plan = prepare(settings.model_copy(update={"out": str(out)}), data)
     with plan.folder.locked():
         plan.folder.begin(config.to_toml(plan.settings, __version__))
-        return play(plan, engine_for, watch or Nobody())
+        return run_rounds(plan, engine_for, watch or NullCallback())
 
 
 def resume(
-    folder: str | Path, *, data: Any = None, workers: int | str | None = None, watch: Watch | None = None
+    folder: str | Path, *, data: Any = None, workers: int | str | None = None, watch: Callback | None = None
 ) -> Run:
     """Go on with a run that was interrupted; the result has the bits of one that was not."""
-    place = Folder(Path(folder))
+    place = RunDir(Path(folder))
     if not place.settings.exists():
         raise VitrailError(
             f"{folder} holds no run (there is no settings.toml); give the folder that `vitrail run` named"
@@ -162,7 +164,7 @@ def resume(
     overrides: dict[str, Any] = {"out": str(folder)} | ({} if workers is None else {"workers": workers})
     plan = prepare(config.resolve(str(place.settings), overrides), data)
     with place.locked():
-        return play(plan, engine_for, watch or Nobody())
+        return run_rounds(plan, engine_for, watch or NullCallback())
 
 
 def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
@@ -174,15 +176,15 @@ def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
 
         return simulation(plan, workers)
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
-    crew = Crew(plan.method, plan.id, Rng((s.seed,)), holds, plan.folder.clients, plan.budget)
-    return Embedded(crew, plan.data.train, workers, s.dropout)
+    crew = SimulatedClients(plan.method, plan.id, Rng((s.seed,)), holds, plan.folder.clients, plan.budget)
+    return SimulationEngine(crew, plan.data.train, workers, s.dropout)
 
 
-def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
+def run_rounds(plan: Plan, make_engine: MakeEngine, watch: Callback) -> Run:
     """All rounds of a run over an engine, from its last checkpoint or the start; its folder is locked meanwhile."""
     s, folder, method = plan.settings, plan.folder, plan.method
     rng = Rng((s.seed,))
-    watch = Together(watch, Board()) if s.tensorboard else watch
+    watch = CallbackList(watch, TensorBoardCallback()) if s.tensorboard else watch
     saved = folder.load_checkpoint(plan.id)
     fed = Federation.from_tree(saved["federation"]) if saved else _first(plan, rng)
     closed, void = (saved["closed"] if saved else 0), 0  # rounds that changed the model; rounds in a row that did not
@@ -190,11 +192,11 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
     if not saved and any(map(len, plan.partition.indices)):
         draw_partition(plan.partition, plan.data, folder.partition)
     head = str(saved.get("ledger", "")) if saved else ""
-    ledger = RunLedger(folder.ledger, plan, lambda: plan.key or kept_key(folder.key), head)
+    ledger = RunLedger(folder.ledger, plan, lambda: plan.key or load_or_create_key(folder.key), head)
     journal = Journal(folder.answers)
 
     def chosen(t: int) -> list[str]:
-        return choose(plan.clients, s.per_round or len(plan.clients), rng.child("choose", t))
+        return select_clients(plan.clients, s.per_round or len(plan.clients), rng.child("choose", t))
 
     def save() -> None:
         tree = {"run": plan.id, "federation": fed.tree(), "closed": closed, "split": plan.split}
@@ -204,21 +206,21 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
 
     def publish(row: dict[str, Any]) -> dict[str, Any]:
         """Draw, measure and log the round of the checkpoint, after it is saved: a crash must not noise a sum twice."""
-        shown = look(plan, fed, row, gauge, ledger) if closed else row
+        shown = evaluate_round(plan, fed, row, gauge, ledger) if closed else row
         folder.log(shown)
         return shown
 
-    if not saved and method.free_rounds:
+    if not saved and method.num_async_rounds:
         save()  # where keys come from the operating system, what clients answer to must outlive a kill
     watch.begin(plan, fed.round)
     with one_thread(), make_engine(plan) as engine:
-        gauge = gauge_for(plan.data, plan.against) if s.measure_every != 0 else None
+        gauge = round_metrics_for(plan.data, plan.against) if s.measure_every != 0 else None
         if (row := folder.unpublished(fed.round)) is not None:
             publish(row)
         while fed.round < s.rounds:
             began = time.perf_counter()
-            played = stretch(
-                method, fed, plan.id, chosen, next_look(s, fed.round), engine.ask, rng, journal,
+            played = run_async_rounds(
+                method, fed, plan.id, chosen, next_evaluation(s, fed.round), engine.ask, rng, journal,
                 quorum=s.quorum, tell=watch.during, before=ledger.opens,
             )  # fmt: skip
             for outcome, after in played:
@@ -242,7 +244,7 @@ def play(plan: Plan, make_engine: MakeEngine, watch: Watch) -> Run:
     return _ended(plan, watch)
 
 
-def _ended(plan: Plan, watch: Watch) -> Run:
+def _ended(plan: Plan, watch: Callback) -> Run:
     """The finished run, with its report."""
     folder = plan.folder
     folder.key.unlink(missing_ok=True)  # the ledger has its last entry: no other can be signed with this key
@@ -253,7 +255,7 @@ def _ended(plan: Plan, watch: Watch) -> Run:
     return run
 
 
-def _check_void(void: int, outcome: Outcome, folder: Folder) -> None:
+def _check_void(void: int, outcome: RoundResult, folder: RunDir) -> None:
     """Stop a run whose rounds change nothing."""
     if void >= VOID_LIMIT:
         raise VitrailError(
@@ -262,7 +264,7 @@ def _check_void(void: int, outcome: Outcome, folder: Folder) -> None:
         )
 
 
-def _check_closed(closed: int, folder: Folder) -> None:
+def _check_closed(closed: int, folder: RunDir) -> None:
     """Refuse to store a model that no round has changed."""
     if not closed:
         raise VitrailError(
@@ -271,9 +273,9 @@ def _check_closed(closed: int, folder: Folder) -> None:
         )
 
 
-def _reasons(o: Outcome) -> str:
-    few = [f"{client}: {reason}" for client, reason in list(o.left_out.items())[:3]]
-    return f" ({'; '.join(few)}{'; ...' if len(o.left_out) > 3 else ''})" if few else ""
+def _reasons(o: RoundResult) -> str:
+    few = [f"{client}: {reason}" for client, reason in list(o.excluded.items())[:3]]
+    return f" ({'; '.join(few)}{'; ...' if len(o.excluded) > 3 else ''})" if few else ""
 
 
 def _first(plan: Plan, rng: Rng) -> Federation:
@@ -283,14 +285,14 @@ def _first(plan: Plan, rng: Rng) -> Federation:
     return Federation(0, plan.method.server_init(rng.child("server", "init"), data, plan.start))
 
 
-def _row(o: Outcome, seconds: float) -> dict[str, Any]:
+def _row(o: RoundResult, seconds: float) -> dict[str, Any]:
     return {
         "round": o.round,
         "seconds": round(seconds, 3),
-        "asked": o.asked,
-        "answered": len(o.answered),
-        "left_out": o.left_out,
-        **({"far_from_others": o.far} if o.far else {}),
+        "requested": o.requested,
+        "replied": len(o.replied),
+        "excluded": o.excluded,
+        **({"outliers": o.outliers} if o.outliers else {}),
         "void": o.void,
         "bytes_up": sum(o.up.values()),
         "bytes_down": sum(o.down.values()),

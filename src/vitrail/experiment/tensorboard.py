@@ -10,7 +10,7 @@ from PIL import Image
 from vitrail.utils.errors import VitrailError
 
 if TYPE_CHECKING:
-    from vitrail.engines.rounds import Outcome
+    from vitrail.engines.rounds import RoundResult
     from vitrail.experiment.plan import Plan
     from vitrail.experiment.runner import Run
 
@@ -26,7 +26,7 @@ def check_installed() -> None:
         ) from None
 
 
-class Board:
+class TensorBoardCallback:
     """Watches a run: every number of metrics.jsonl, and the sample grids."""
 
     def begin(self, plan: Plan, done: int) -> None:
@@ -36,10 +36,10 @@ class Board:
         self.folder = plan.folder
         self.writer = SummaryWriter(str(plan.folder.path / "tensorboard"), purge_step=done + 1)
 
-    def during(self, outcome: Outcome) -> None:
+    def during(self, outcome: RoundResult) -> None:
         """Nothing: a round is written when it is over."""
 
-    def round(self, outcome: Outcome, row: dict[str, Any]) -> None:
+    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None:
         """Write a round, counted from 1."""
         step = outcome.round + 1
         for name, value in row.items():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.rng import Rng
 from vitrail.wire.codecs import Array
@@ -40,15 +40,15 @@ class Task:
     images: int = 0  # most images of any client, where the server knows it (in simulation); 0: unknown
 
 
-CLIENTS = "clients"  # in place of a part's name in `Declared.over`: the number of clients that replied
+NUM_CLIENTS = "clients"  # in place of a part's name in `PartSpec.over`: the number of clients that replied
 
 
-LIMIT = 2.0**16  # largest magnitude of a float in a reply, where a method declares no other
-HELD = 65504.0  # largest magnitude of a weight that the server averages: float16's largest, so that it can travel
+MAX_VALUE = 2.0**16  # largest magnitude of a float in a reply, where a method declares no other
+MAX_WEIGHT = 65504.0  # largest magnitude of a weight that the server averages: float16's largest, so that it can travel
 
 
 @dataclass(frozen=True)
-class Declared:
+class PartSpec:
     """A promise about one part of a reply; what is not declared does not leave the client.
 
     `sum`: added up as it arrives, in 64-bit fixed point, so that any order of clients gives the same bits; the
@@ -59,12 +59,12 @@ class Declared:
     how: Literal["sum", "each", "relay"]
     codec: str
     size: int | None  # number of elements; None: any, up to `limit_bytes`, and an empty part has the shape (0,)
-    limit: float = LIMIT  # largest magnitude of an element of a sum, or of a float; a larger one is refused
+    limit: float = MAX_VALUE  # largest magnitude of an element of a sum, or of a float; a larger one is refused
     least: float = -math.inf  # the smallest such element, where it is not minus the limit
     limit_bytes: int = 2**28  # of a part of any size; one of a known size has room for its elements
     unpack: Callable[[State, Array], Array] | None = None  # from bytes, coded under the server's state, to the numbers
     numbers: int | None = None  # how many an `each` part stands for that is coded to bytes
-    over: str = ""  # what the method divides a sum by: a part such as `weight`, or CLIENTS; empty: it is no mean
+    over: str = ""  # what the method divides a sum by: a part such as `weight`, or NUM_CLIENTS; empty: it is no mean
     shape: tuple[int | None, ...] = (None,)  # what it has on the wire; None: any length that fits the size
 
     def has_shape(self, shape: tuple[int, ...]) -> bool:
@@ -89,7 +89,7 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class Broadcast:
     """What the server tells a client: codec and array by name, and the state it builds on."""
 
     parts: Mapping[str, tuple[str, Array]]
@@ -97,11 +97,11 @@ class Outgoing:
     numbers: Mapping[str, int] = field(default_factory=dict)  # how many a part stands for that is coded to bytes
 
 
-COUNTED = "counted"  # the part of a request that names the round of the client's last reply that counted
+LAST_COUNTED = "counted"  # the part of a request that names the round of the client's last reply that counted
 
 
 @dataclass(frozen=True)
-class Incoming:
+class ServerMessage:
     """What a client was told, decoded; `relayed` holds what other clients sent it: (sender, name) -> array."""
 
     round: int
@@ -133,7 +133,7 @@ class Model:
 
     kind: str
     tree: State
-    unnoised: str = ""  # private data that it has seen without noise, whatever the run's mechanism: it is not private
+    unprotected: str = ""  # private data that it has seen without noise, whatever the run's mechanism: it is not private
 
 
 class Method(Protocol):
@@ -148,13 +148,13 @@ class Method(Protocol):
         ...
 
     @property
-    def acknowledges(self) -> bool:
-        """Whether requests say, as the part `COUNTED`, which of a client's replies was the last that a round was closed
+    def needs_ack(self) -> bool:
+        """Whether requests say, as the part `LAST_COUNTED`, which of a client's replies was the last that a round was closed
         with: for methods whose clients must know whether what they sent was lost."""
         ...
 
     @property
-    def free_rounds(self) -> int:
+    def num_async_rounds(self) -> int:
         """In how many of the first rounds no client waits for another: each is asked again once its reply is in.
 
         There, what `broadcast` tells a client and what `receive` makes of its reply must follow from this client's
@@ -164,15 +164,15 @@ class Method(Protocol):
         """
         ...
 
-    def preferring(self, wishes: Mapping[str, str]) -> Method:
+    def with_client_overrides(self, wishes: Mapping[str, str]) -> Method:
         """The method as a client plays it whose owner has wishes of its own; those it does not know change nothing."""
         ...
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         """Every part a reply may have. Parts named `metric.*` are means over clients that a person may watch."""
         ...
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
         """The server's first state; `data` is what the server itself holds, `start` an earlier run's state."""
         ...
 
@@ -180,15 +180,15 @@ class Method(Protocol):
         """A client's first private state."""
         ...
 
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
         """Prepare a round and say who takes part; nobody makes it a round of the server alone."""
         ...
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:
         """What this client is told. An array that is the same object for many clients is encoded once."""
         ...
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """A client's work of one round: the only function that sees private pictures."""
         ...
 
@@ -199,16 +199,16 @@ class Method(Protocol):
         """
         ...
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """End the round with the sums of all clients that answered."""
         ...
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """What the run has made so far: a `generator`, perhaps a `classifier`; with a client's state, its own."""
         ...
 
 
-class Simple:
+class BaseMethod:
     """The calls most methods leave as they are: everyone asked takes part and all parts are sums."""
 
     @property
@@ -216,39 +216,39 @@ class Simple:
         return None
 
     @property
-    def acknowledges(self) -> bool:
+    def needs_ack(self) -> bool:
         return False
 
     @property
-    def free_rounds(self) -> int:
+    def num_async_rounds(self) -> int:
         return 0
 
-    def preferring(self, wishes: Mapping[str, str]) -> Self:  # noqa: ARG002
+    def with_client_overrides(self, wishes: Mapping[str, str]) -> Self:  # noqa: ARG002
         return self
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
         return {}
 
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
         return server, clients
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         raise NotImplementedError(f"{type(self).__name__} declares no part for {client}'s {sorted(parts)}")
 
 
-def held(vector: NDArray[Any]) -> NDArray[Any]:
-    """Weights that the server averaged, cut to HELD, so that they cannot grow from round to round until they overflow.
+def clip_weights(vector: NDArray[Any]) -> NDArray[Any]:
+    """Weights that the server averaged, cut to MAX_WEIGHT, so that they cannot grow from round to round until they overflow.
 
     Weights of ordinary networks are far below it: they keep their bits. What is not finite stays so: such a round is
     void.
     """
-    found: NDArray[Any] = np.where(np.isfinite(vector), np.clip(vector, -HELD, HELD), vector)
+    found: NDArray[Any] = np.where(np.isfinite(vector), np.clip(vector, -MAX_WEIGHT, MAX_WEIGHT), vector)
     return found
 
 
-def usable(*arrays: NDArray[Any]) -> bool:
-    """Whether a client can send these: every element is finite and not beyond HELD."""
-    return all(bool((np.abs(a) <= HELD).all()) for a in arrays)
+def is_sendable(*arrays: NDArray[Any]) -> bool:
+    """Whether a client can send these: every element is finite and not beyond MAX_WEIGHT."""
+    return all(bool((np.abs(a) <= MAX_WEIGHT).all()) for a in arrays)
 
 
 def fixed_point_scale(limit: float, clients: int) -> float:

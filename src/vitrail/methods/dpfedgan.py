@@ -20,11 +20,21 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums, held, usable
-from vitrail.methods.private import Private
-from vitrail.nets.dcgan import Discriminator, Generator, initialise
+from vitrail.methods.base import (
+    NUM_CLIENTS,
+    Broadcast,
+    Model,
+    PartSpec,
+    Reply,
+    ServerMessage,
+    Sums,
+    clip_weights,
+    is_sendable,
+)
+from vitrail.methods.private import PrivateMethod
+from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy import dpfedavg
 from vitrail.privacy.mechanism import Mechanism
@@ -33,7 +43,7 @@ from vitrail.utils.state import State, finite
 
 
 @dataclass(frozen=True)
-class DpFedGan(Private):
+class DpFedGan(PrivateMethod):
     """DP-FedAvg-GAN's settings."""
 
     privacy: Annotated[
@@ -55,46 +65,46 @@ class DpFedGan(Private):
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
     mechanisms: ClassVar[tuple[str, ...]] = ("dp-fedavg",)
 
-    def generator(self) -> Generator:
+    def generator(self) -> DcganGenerator:
         """G, not yet initialised."""
-        return Generator(self.task.shape, self.task.classes, self.width, self.z)
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.z)
 
-    def discriminator(self) -> Discriminator:
+    def discriminator(self) -> DcganDiscriminator:
         """D, not yet initialised."""
-        return Discriminator(self.task.shape, self.task.classes, self.width, "group")
+        return DcganDiscriminator(self.task.shape, self.task.classes, self.width, "group")
 
-    def unnoised(self) -> Mechanism | None:
+    def base_mechanism(self) -> Mechanism | None:
         if self.privacy == "none":
             return None
         return dpfedavg.mechanism(self.clip, "the discriminator", bool(self.task.secure))
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         with torch.device("meta"):
             size = vector_size(self.discriminator())
         if self.mechanism:
-            return {"discriminator": Declared("sum", self.wire, size, self.clip)}
+            return {"discriminator": PartSpec("sum", self.wire, size, self.clip)}
         return {
-            "discriminator": Declared("sum", self.wire, size, over=CLIENTS),
-            "metric.loss_d": Declared("sum", "float32", 1),
+            "discriminator": PartSpec("sum", self.wire, size, over=NUM_CLIENTS),
+            "metric.loss_d": PartSpec("sum", "float32", 1),
         }
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """Both networks; G's Adam stays with the server."""
         nets = {"generator": self.generator(), "discriminator": self.discriminator()}
         first = {name: to_vector(initialise(net, rng.child(name).torch())) for name, net in nets.items()}
-        return {**gan.begun(start, first), "adam": start["adam"] if start else None}
+        return {**gan.init_or_warm_start(start, first), "adam": start["adam"] if start else None}
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Both networks: a client makes its own fakes."""
-        return Outgoing({name: (self.wire, server[name]) for name in ("generator", "discriminator")})
+        return Broadcast({name: (self.wire, server[name]) for name in ("generator", "discriminator")})
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """D moves by the mean of the noised sum of updates; then G takes its steps against D."""
         noise = (self.mechanism.sigma, self.source(rng.child("noise"))) if self.mechanism else None
         moved = dpfedavg.mean_update(sums, ["discriminator"], noise)["discriminator"]
-        vector = held((server["discriminator"] + moved).astype(np.float32))
+        vector = clip_weights((server["discriminator"] + moved).astype(np.float32))
         D = from_vector(self.discriminator(), vector).to(self.task.device).train().requires_grad_(False)
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         optimizer = gan.adam(G, self.lr, (self.beta1, 0.999), server["adam"])
@@ -107,13 +117,13 @@ class DpFedGan(Private):
             after |= {name: server[name] for name in ("generator", "adam")}
         return after
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The server's generator; clients keep none."""
         return gan.product(server["generator"], self.task, self.width, self.z)
 
     # -- client ---------------------------------------------------------------------------------------------------
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, client side: train D on real pictures and fakes, send what changed."""
         received = message.parts["discriminator"]
         D = from_vector(self.discriminator(), received).to(self.task.device).train()
@@ -130,6 +140,6 @@ class DpFedGan(Private):
         update = {"discriminator": to_vector(D) - received.astype(np.float32)}
         if self.mechanism:
             return state, Reply(dpfedavg.bounded(update, self.clip, self.wire))
-        if not usable(*update.values()):  # no change
+        if not is_sendable(*update.values()):  # no change
             update = {name: np.zeros_like(a) for name, a in update.items()}
         return state, Reply({**update, "metric.loss_d": np.array([np.mean(losses)])})

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.methods.gan import Batch
-from vitrail.nets.moments import to_float
+from vitrail.nets.feature_moments import to_float
 from vitrail.wire.codecs import Array, bits_for
 
 Form = Literal["uint8", "float16", "float32"]

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import fedgan_mechanisms as private
 from vitrail.methods import gan
-from vitrail.methods.base import CLIENTS, Declared, Incoming, Model, Outgoing, Reply, Sums, held
-from vitrail.methods.private import Private
-from vitrail.nets.dcgan import Discriminator, Generator, initialise
-from vitrail.nets.flat import from_vector, learned, to_vector, vector_size
+from vitrail.methods.base import NUM_CLIENTS, Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, clip_weights
+from vitrail.methods.private import PrivateMethod
+from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
+from vitrail.nets.flat import from_vector, to_vector, trainable_mask, vector_size
 from vitrail.privacy import dpfedavg, dpsgd
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.errors import VitrailError
@@ -39,7 +39,7 @@ UNIT = 100  # weights count hundreds of pictures, so that weighted values fit fl
 
 
 @dataclass(frozen=True)
-class FedGan(Private):
+class FedGan(PrivateMethod):
     """The federated GAN's settings."""
 
     privacy: Annotated[
@@ -89,10 +89,10 @@ class FedGan(Private):
         """G and D, not yet initialised."""
         t = self.task
         auto: Literal["batch", "group"] = "batch" if self.privacy == "none" else "group"
-        d = Discriminator(t.shape, t.classes, self.width, auto if self.d_norm == "auto" else self.d_norm)
-        return {"generator": Generator(t.shape, t.classes, self.width, self.z), "discriminator": d}
+        d = DcganDiscriminator(t.shape, t.classes, self.width, auto if self.d_norm == "auto" else self.d_norm)
+        return {"generator": DcganGenerator(t.shape, t.classes, self.width, self.z), "discriminator": d}
 
-    def unnoised(self) -> Mechanism | None:
+    def base_mechanism(self) -> Mechanism | None:
         if self.privacy == "none":
             return None
         if self.privacy == "dp-sgd":
@@ -122,35 +122,35 @@ class FedGan(Private):
             return ("generator", "discriminator")
         return tuple({"generator": 0, **dict.fromkeys(self.synced)})
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         with torch.device("meta"):
             nets = self.nets()
         if self.mechanism and self.privacy == "dp-fedavg":
-            size = {name: int(learned(nets[name]).sum()) for name in self.uploaded}
-            return {name: Declared("sum", self.wire, size[name], self.clip) for name in self.uploaded}
-        over = CLIENTS if self.mechanism else "weight"
-        parts = {name: Declared("sum", self.wire, vector_size(nets[name]), over=over) for name in self.uploaded}
+            size = {name: int(trainable_mask(nets[name]).sum()) for name in self.uploaded}
+            return {name: PartSpec("sum", self.wire, size[name], self.clip) for name in self.uploaded}
+        over = NUM_CLIENTS if self.mechanism else "weight"
+        parts = {name: PartSpec("sum", self.wire, vector_size(nets[name]), over=over) for name in self.uploaded}
         if self.mechanism:  # how many pictures a client has, and how well it does, tell of its pictures
             return parts
-        one = Declared("sum", "float32", 1)
-        return {**parts, "weight": Declared("sum", "float32", 1, least=0), "metric.loss_g": one, "metric.loss_d": one}
+        one = PartSpec("sum", "float32", 1)
+        return {**parts, "weight": PartSpec("sum", "float32", 1, least=0), "metric.loss_g": one, "metric.loss_d": one}
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """The networks all clients begin with."""
         nets = self.nets()
         first = {name: to_vector(initialise(net, rng.child(name).torch())) for name, net in nets.items()}
-        first = gan.begun(start, first)
+        first = gan.init_or_warm_start(start, first)
         return {**first, "initial": {name: first[name] for name in first if name not in self.synced}}
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """The synchronised networks; to a client that holds none yet, also the others, as everyone began with them."""
         told = {name: server[name] for name in self.synced} | (server["initial"] if full else {})
         base = NO_BASE if full or not server["initial"] else digest("networks")
-        return Outgoing({name: (self.wire, vector) for name, vector in told.items()}, base)
+        return Broadcast({name: (self.wire, vector) for name, vector in told.items()}, base)
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """FedAvg: the weighted mean of what clients sent."""
         if self.mechanism and self.privacy == "dp-fedavg":
             noise = self.mechanism.sigma, self.source(rng.child("noise"))
@@ -159,16 +159,16 @@ class FedGan(Private):
             return {**server, **{name: to_vector(net) for name, net in nets.items()}}
         weight = sums.clients if self.mechanism else sums.values["weight"][0]
         with np.errstate(divide="ignore", invalid="ignore"):  # weights of nothing make a round that is not closed
-            means = {n: held((sums.values[n] / weight).astype(np.float32)) for n in self.uploaded}
+            means = {n: clip_weights((sums.values[n] / weight).astype(np.float32)) for n in self.uploaded}
         return {**server, **means}
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """The central generator, or a client's own."""
         return gan.product((client or server)["generator"], self.task, self.width, self.z)
 
     # -- client ---------------------------------------------------------------------------------------------------
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, client side: train both networks, send what is asked for."""
         nets, optimizers, began = self.nets(), dict[str, torch.optim.Optimizer](), dict[str, NDArray[np.float32]]()
         for name, net in nets.items():
@@ -192,14 +192,14 @@ class FedGan(Private):
         if self.mechanism and self.privacy == "dp-fedavg":
             parts = dpfedavg.bounded(private.update(nets, message.parts, self.uploaded), self.clip, self.wire)
         elif self.mechanism:
-            parts = {name: held(vectors[name]) for name in self.uploaded}
+            parts = {name: clip_weights(vectors[name]) for name in self.uploaded}
         else:
             n = np.float32(len(data) / UNIT if self.weights == "examples" else 1.0)
-            parts = {name: held(vectors[name] * n) for name in self.uploaded}
+            parts = {name: clip_weights(vectors[name] * n) for name in self.uploaded}
             parts |= {"weight": np.array([n]), "metric.loss_g": loss[:1], "metric.loss_d": loss[1:]}
         return after, Reply(parts, holds=digest("networks") if after else NO_BASE)
 
-    def train(self, nets: gan.Nets, optimizers: gan.Optimizers, data: Pictures, rng: Rng) -> NDArray[Any]:
+    def train(self, nets: gan.Nets, optimizers: gan.Optimizers, data: Images, rng: Rng) -> NDArray[Any]:
         """One or more epochs of Eq. 2 and 3 on the client's own pictures; returns both mean losses."""
         G, D = nets["generator"], nets["discriminator"]
         draw = rng.child("training").torch()

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.base import Sums, Task
-from vitrail.nets.flat import from_vector, learned, to_vector
+from vitrail.nets.flat import from_vector, to_vector, trainable_mask
 from vitrail.nets.masked import recalibrate
 from vitrail.privacy import dpfedavg, dpsgd
 from vitrail.privacy.noise import Source
@@ -43,7 +43,7 @@ def loss_on_fakes(D: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
     return F.softplus(D(x, y))
 
 
-def train(run: FedGan, nets: gan.Nets, optimizers: gan.Optimizers, data: Pictures, sigma: float, rng: Rng) -> None:
+def train(run: FedGan, nets: gan.Nets, optimizers: gan.Optimizers, data: Images, sigma: float, rng: Rng) -> None:
     """DP-SGD on the client: private steps of D, and a step of G after every few of them."""
     G, D, source = nets["generator"], nets["discriminator"], run.source(rng.child("noise"))
     draw = rng.child("training").torch()
@@ -63,7 +63,7 @@ def train(run: FedGan, nets: gan.Nets, optimizers: gan.Optimizers, data: Picture
 
 def update(nets: Mapping[str, nn.Module], received: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, Any]:
     """What training changed of these networks' weights."""
-    return {n: (to_vector(nets[n]) - received[n].astype(np.float32))[learned(nets[n])] for n in names}
+    return {n: (to_vector(nets[n]) - received[n].astype(np.float32))[trainable_mask(nets[n])] for n in names}
 
 
 def moved(
@@ -73,7 +73,7 @@ def moved(
     by = dpfedavg.mean_update(sums, names, noise)
     for name in names:
         vector = np.array(server[name], np.float64)
-        vector[learned(nets[name])] += by[name]
+        vector[trainable_mask(nets[name])] += by[name]
         from_vector(nets[name], vector.astype(np.float32))
     return {name: nets[name] for name in names}
 

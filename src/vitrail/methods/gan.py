@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods.base import Model, Task
-from vitrail.nets.dcgan import Generator
+from vitrail.nets.dcgan import DcganGenerator
+from vitrail.nets.feature_moments import to_float
 from vitrail.nets.flat import from_vector
-from vitrail.nets.moments import to_float
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -32,13 +32,13 @@ def latent(n: int, z: int, task: Task, draw: torch.Generator) -> Batch:
     return noise, torch.randint(task.classes, (n,), generator=draw).to(task.device) if task.classes else None
 
 
-def pictures(data: Pictures, pick: NDArray[np.intp], task: Task) -> Batch:
+def pictures(data: Images, pick: NDArray[np.intp], task: Task) -> Batch:
     """Some of a client's pictures as floats, with their labels."""
     y = None if data.labels is None or not task.classes else torch.from_numpy(data.labels[pick])
     return to_float(data.pixels[pick]).to(task.device), None if y is None else y.to(task.device)
 
 
-def epochs(data: Pictures, n: int, batch: int, task: Task, rng: Rng) -> Iterator[Batch]:
+def epochs(data: Images, n: int, batch: int, task: Task, rng: Rng) -> Iterator[Batch]:
     """Every picture once an epoch, n times, in a new order each time."""
     order = rng.child("order").numpy()
     for _ in range(n):
@@ -83,7 +83,7 @@ def restore(optimizer: torch.optim.Optimizer, state: State) -> None:
     optimizer.load_state_dict({**optimizer.state_dict(), "state": deepcopy(state)})
 
 
-def begun(start: State | None, first: State) -> State:
+def init_or_warm_start(start: State | None, first: State) -> State:
     """The vectors to begin with: new ones, or those of an earlier run of the same networks."""
     if start is None:
         return first
@@ -94,6 +94,6 @@ def begun(start: State | None, first: State) -> State:
 
 def product(vector: NDArray[np.float32], task: Task, width: int, z: int) -> dict[str, Model]:
     """A generator's vector as what a run produces."""
-    net = from_vector(Generator(task.shape, task.classes, width, z), vector)
+    net = from_vector(DcganGenerator(task.shape, task.classes, width, z), vector)
     about = {"shape": list(task.shape), "classes": task.classes, "width": width, "z": z}
     return {"generator": Model("dcgan", {**about, "weights": net.state_dict()})}

@@ -28,11 +28,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
-from vitrail.methods.private import Private
-from vitrail.nets.dcgan import Discriminator, Generator, initialise
+from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
+from vitrail.methods.private import PrivateMethod
+from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.privacy.clipping import clipped_rows, noised
 from vitrail.privacy.mechanism import Mechanism, Noise
@@ -43,7 +43,7 @@ LIMIT = 2.0**15  # gradients beyond it are cut to it after the noise; float16 ho
 
 
 @dataclass(frozen=True)
-class GsWgan(Private):
+class GsWgan(PrivateMethod):
     """GS-WGAN's settings."""
 
     privacy: Annotated[
@@ -68,13 +68,13 @@ class GsWgan(Private):
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
     mechanisms: ClassVar[tuple[str, ...]] = ("gradient",)
 
-    def generator(self) -> Generator:
+    def generator(self) -> DcganGenerator:
         """G, not yet initialised."""
-        return Generator(self.task.shape, self.task.classes, self.width, self.z)
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.z)
 
-    def critic(self) -> Discriminator:
+    def critic(self) -> DcganDiscriminator:
         """D_k, not yet initialised."""
-        return Discriminator(self.task.shape, self.task.classes, self.width, "group")
+        return DcganDiscriminator(self.task.shape, self.task.classes, self.width, "group")
 
     def adam(self, net: nn.Module, state: State | None) -> torch.optim.Adam:
         """WGAN-GP's Adam."""
@@ -86,11 +86,11 @@ class GsWgan(Private):
         return max(self.pool, self.batch)
 
     @property
-    def most_answers(self) -> int:
+    def max_replies(self) -> int:
         """The turns of one client: the rotation shares them out evenly."""
         return min(self.task.rounds, math.ceil(self.task.rounds * self.asked / self.task.clients))
 
-    def unnoised(self) -> Mechanism | None:
+    def base_mechanism(self) -> Mechanism | None:
         if self.privacy == "none":
             return None
         return Mechanism(
@@ -106,22 +106,22 @@ class GsWgan(Private):
             trust="nobody: the noise is added on the client",
         )
 
-    def declares(self) -> Mapping[str, Declared]:
-        gradient = {"gradient": Declared("sum", self.wire, self.batch * math.prod(self.task.shape), LIMIT)}
-        one = Declared("sum", "float32", 1)
+    def reply_spec(self) -> Mapping[str, PartSpec]:
+        gradient = {"gradient": PartSpec("sum", self.wire, self.batch * math.prod(self.task.shape), LIMIT)}
+        one = PartSpec("sum", "float32", 1)
         return gradient | ({} if self.mechanism else {"metric.loss_g": one, "metric.loss_d": one})
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """G alone: each client begins with a critic of its own."""
         first = {"generator": to_vector(initialise(self.generator(), rng.child("generator").torch()))}
-        return {**gan.begun(start, first), "adam": start["adam"] if start else None, "turns": {}}
+        return {**gan.init_or_warm_start(start, first), "adam": start["adam"] if start else None, "turns": {}}
 
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
         """Make a pool of fakes, and ask who has had the fewest turns; in a private run, nobody more than planned."""
         turns = server["turns"]
-        ready = [c for c in clients if self.mechanism is None or turns.get(c, 0) < self.most_answers]
+        ready = [c for c in clients if self.mechanism is None or turns.get(c, 0) < self.max_replies]
         who = sorted(sorted(ready, key=lambda c: turns.get(c, 0))[: self.asked], key=list(clients).index)
         seed = rng.child("fakes").seed()
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
@@ -135,11 +135,11 @@ class GsWgan(Private):
         """z and labels of the pool, the same whenever they are asked for."""
         return gan.latent(self.sent, self.z, self.task, Rng((seed,)).child("pool").torch())
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """The fakes; critics stay where they are."""
-        return Outgoing(fakes.parts("fake", server["x"], server["y"], self.pictures, self.task.classes))
+        return Broadcast(fakes.parts("fake", server["x"], server["y"], self.pictures, self.task.classes))
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
         """One Adam step of G on Σ_k Σ_i g_i ∂x_i/∂w / (K B)."""
         kept = {name: server[name] for name in ("generator", "adam", "turns")}
         if not sums.clients:  # everyone has had all turns
@@ -153,7 +153,7 @@ class GsWgan(Private):
         optimizer.step()
         return {**kept, "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The server's generator; clients have none."""
         return gan.product(server["generator"], self.task, self.width, self.z)
 
@@ -163,7 +163,7 @@ class GsWgan(Private):
         """A critic of its own."""
         return {"critic": to_vector(initialise(self.critic(), rng.torch())), "adam": None}
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Train D_k, then give the gradient of G's loss by each fake of the batch."""
         D = from_vector(self.critic(), state["critic"]).to(self.task.device).train()
         optimizer = self.adam(D, state["adam"])

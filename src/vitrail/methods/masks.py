@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.methods.base import Model
 from vitrail.methods.prism.loss import Loss
-from vitrail.methods.private import Private
+from vitrail.methods.private import PrivateMethod
 from vitrail.models.limits import fewest_coded_bytes
 from vitrail.nets import generators
 from vitrail.nets.masked import Masked, sample_mask
@@ -29,7 +29,7 @@ from vitrail.wire.scores import Scores
 
 
 @dataclass(frozen=True)
-class MaskSettings(Private):
+class MaskSettings(PrivateMethod):
     """Settings of methods that find a mask."""
 
     generator: Annotated[

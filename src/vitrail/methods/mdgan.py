@@ -27,10 +27,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task, usable
-from vitrail.nets.dcgan import Discriminator, Generator, initialise
+from vitrail.methods.base import BaseMethod, Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, Task, is_sendable
+from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
@@ -38,7 +38,7 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class MdGan(Simple):
+class MdGan(BaseMethod):
     """MD-GAN's settings."""
 
     task: Task
@@ -63,41 +63,41 @@ class MdGan(Simple):
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
 
-    def generator(self) -> Generator:
+    def generator(self) -> DcganGenerator:
         """G, not yet initialised."""
-        return Generator(self.task.shape, self.task.classes, self.width, self.z)
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.z)
 
-    def discriminator(self) -> Discriminator:
+    def discriminator(self) -> DcganDiscriminator:
         """D, not yet initialised."""
-        return Discriminator(self.task.shape, self.task.classes, self.width)
+        return DcganDiscriminator(self.task.shape, self.task.classes, self.width)
 
     def adam(self, net: nn.Module, state: State | None) -> torch.optim.Adam:
         """A network's Adam at this run's rate, its averages new or as they were."""
         return gan.adam(net, self.lr, (self.beta1, 0.999), state)
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         c, h, w = self.task.shape
-        one = Declared("sum", "float32", 1)
+        one = PartSpec("sum", "float32", 1)
         parts = {
-            "gradient": Declared("each", self.wire, self.batch * c * h * w, shape=(self.batch, c, h, w)),
+            "gradient": PartSpec("each", self.wire, self.batch * c * h * w, shape=(self.batch, c, h, w)),
             "metric.loss_g": one,
             "metric.loss_d": one,
         }
         with torch.device("meta"):
             d = vector_size(self.discriminator())
-        return parts | ({"discriminator": Declared("relay", self.wire, d)} if self.swap_every else {})
+        return parts | ({"discriminator": PartSpec("relay", self.wire, d)} if self.swap_every else {})
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """G alone: each client begins with a D of its own."""
         first = {"generator": to_vector(initialise(self.generator(), rng.child("generator").torch()))}
-        return {"rounds": 0, **gan.begun(start, first), "adam": start["adam"] if start else None}
+        return {"rounds": 0, **gan.init_or_warm_start(start, first), "adam": start["adam"] if start else None}
 
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
         """Make X^(1), ..., X^(k) and, where a swap is due, draw one cycle through all clients.
 
-        Beyond what `close_round` returns, the state holds k batches, k gradients and two names a client while a round
+        Beyond what `finish_round` returns, the state holds k batches, k gradients and two names a client while a round
         is open; of the batches only the seed is needed to make them again.
         """
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
@@ -131,7 +131,7 @@ class MdGan(Simple):
         n, k = server["turn"][client], len(server["fakes"])
         return n % k, (n + 1) % k
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """X_g and X_d, once where they are the same (k = 1), and the name of the client that is to have its D."""
         g, d = self.split(server, client)
         parts: dict[str, tuple[str, Array]] = {}
@@ -140,7 +140,7 @@ class MdGan(Simple):
             parts |= fakes.parts(name, x, y, self.pictures, self.task.classes)
         if client in server["heir"]:
             parts["heir"] = ("bytes", np.frombuffer(server["heir"][client].encode(), np.uint8))
-        return Outgoing(parts)
+        return Broadcast(parts)
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         """Add F_n to those for the same batch: memory is that of k batches, however many clients there are."""
@@ -149,7 +149,7 @@ class MdGan(Simple):
         gradients[j] = gradients[j] + parts["gradient"].reshape(gradients[j].shape)
         return {**server, "gradients": gradients}
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
         """Δw = 1/(N b) Σ_n Σ_i e_i ∂x_i/∂w over the pictures x_i of all X_g, then Adam."""
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         optimizer = self.adam(G, server["adam"])
@@ -159,7 +159,7 @@ class MdGan(Simple):
         optimizer.step()
         return {"rounds": server["rounds"], "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The server's generator; clients have none."""
         return gan.product(server["generator"], self.task, self.width, self.z)
 
@@ -169,7 +169,7 @@ class MdGan(Simple):
         """A discriminator of its own."""
         return {"discriminator": to_vector(initialise(self.discriminator(), rng.torch())), "adam": None}
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, worker side, with the D that came in, where one did and can be used; else with its own.
 
         A D from another client may be such that no step on it is finite. Last of all comes a new one.
@@ -177,11 +177,11 @@ class MdGan(Simple):
         came = list(message.relayed.values())[-1:]  # rarely several, where this client was away: the last will do
         for begun in (*({"discriminator": D, "adam": None} for D in came), state):
             after, reply = self.trained(begun, message, data, rng)
-            if finite(after) and usable(*reply.parts.values(), *reply.relay.values()):
+            if finite(after) and is_sendable(*reply.parts.values(), *reply.relay.values()):
                 return after, reply
         return self.trained(self.client_init("", rng.child("again")), message, data, rng)
 
-    def trained(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def trained(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """L steps of D_n on X_r and X_d, then F_n on X_g."""
         D = from_vector(self.discriminator(), state["discriminator"]).to(self.task.device).train()
         optimizer = self.adam(D, state["adam"])
@@ -207,11 +207,11 @@ class MdGan(Simple):
             relay[bytes(message.parts["heir"]).decode(), "discriminator"] = vector
         return {"discriminator": vector, "adam": optimizer.state_dict()["state"]}, Reply(parts, relay)
 
-    def sample(self, data: Pictures, rng: Rng) -> gan.Batch:
+    def sample(self, data: Images, rng: Rng) -> gan.Batch:
         """X_r: b of the client's own pictures, or all where it has fewer."""
         pick = rng.child("real").numpy().choice(len(data), min(self.batch, len(data)), replace=False)
         return gan.pictures(data, pick, self.task)
 
-    def unpack(self, message: Incoming, name: str) -> gan.Batch:
+    def unpack(self, message: ServerMessage, name: str) -> gan.Batch:
         """A batch of fakes and its labels, as they were sent."""
         return fakes.unpack(message.parts[f"x_{name}"], message.parts.get(f"y_{name}"), self.pictures, self.task.device)

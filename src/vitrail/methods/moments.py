@@ -2,12 +2,12 @@
 
 PRISM's loss (Eq. 1) needs only sums over each client's pictures, so these can be released once, as DP-MEPF does with
 central data (Harder, Jalali, Sutherland, Park; 2023). In round 0 every client sends its class sums, made as
-privacy/moments.py says; all later rounds are the server's alone and follow from them, so ε does not grow. Sums add up:
+privacy/feature_sums.py says; all later rounds are the server's alone and follow from them, so ε does not grow. Sums add up:
 how pictures are divided among clients changes nothing but the noise. With secure aggregation the server sees the total
 alone, and each client adds only its share of one noise.
 
 Where the server sees single replies, it refuses sums that the images they count cannot give
-(privacy/moments.py, Plausible).
+(privacy/feature_sums.py, Plausible).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from vitrail.data.dataset import Pictures
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.data.dataset import Images
+from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.masks import MaskSettings
 from vitrail.methods.prism.loss import Averaged, feature_sums, matching, summary_of
+from vitrail.nets.feature_moments import FeatureMoments as FakeMoments
 from vitrail.nets.features import parse_layers, plan_of
-from vitrail.nets.moments import Moments as FakeMoments
+from vitrail.privacy.feature_sums import Plausible, noise_share, noised, pack, pooled_size, sensitivity, unpack, why
 from vitrail.privacy.mechanism import Mechanism, Noise
-from vitrail.privacy.moments import Plausible, noise_share, noised, pack, pooled_size, sensitivity, unpack, why
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -75,7 +75,7 @@ class Moments(MaskSettings):
         chosen = range(len(plan.widths)) if layers is None else layers
         return self.kinds * (1 + 2 * pooled_size(plan, chosen, self.pool, self.task.shape))
 
-    def unnoised(self) -> Mechanism | None:
+    def base_mechanism(self) -> Mechanism | None:
         if self.privacy == "none":
             return None
         secure = self.task.secure
@@ -104,7 +104,7 @@ class Moments(MaskSettings):
         )
 
     @property
-    def most_answers(self) -> int:
+    def max_replies(self) -> int:
         """A client is asked once."""
         return 1
 
@@ -126,12 +126,12 @@ class Moments(MaskSettings):
         """
         return int(2 ** (1 + math.ceil(math.log2(self.most * summary_of(self).count))))
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         parse_layers(self.features, self.layers)
         self.mechanism  # noqa: B018  an ε that cannot be had shows here
         if self.task.secure:
-            return {"sums": Declared("sum", "int64", self.numbers, limit=self.largest)}
-        return {"sums": Declared("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: self.unpacked(a))}
+            return {"sums": PartSpec("sum", "int64", self.numbers, limit=self.largest)}
+        return {"sums": PartSpec("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: self.unpacked(a))}
 
     def unpacked(self, coded: Array) -> Array:
         """One client's sums, if so many images could give them."""
@@ -143,22 +143,22 @@ class Moments(MaskSettings):
 
     # -- server -----------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """A seed: W and the first scores s_0 follow from it."""
         if start is not None:
             raise VitrailError("from=: moments starts from what clients send, not from an earlier run")
         seed = rng.child("network").seed()
         return {"seed": seed, "s": torch.from_numpy(scores.real(self.first_scores(seed))), "t": 0}
 
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
         """Clients are asked until a round has closed, then never again."""
         return server, [] if "sums" in server else clients
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """There is nothing to tell: what is asked for stands in the settings."""
-        return Outgoing({})
+        return Broadcast({})
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """Keep the sums; then descend on the distance to them, some iterations a round."""
         if "sums" not in server:
             total = sums.values["sums"].reshape(self.kinds, -1)
@@ -180,13 +180,13 @@ class Moments(MaskSettings):
             loss.smooth, loss.batches = FakeMoments.from_tree(server["smooth"], self.task.device), server["batches"]
         return loss
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """A seed and a mask, as PRISM's."""
         return self.models(server["seed"], scores.on_grid(server["s"].numpy()), server["t"] > 1)
 
     # -- client -----------------------------------------------------------------------------------------------------
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:  # noqa: ARG002
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:  # noqa: ARG002
         """Sums of features by class, and noise. Asked again, as after a void round, a client sends the same.
 
         Not so in secure sums: the difference of two with the same noise would show what one client sent.

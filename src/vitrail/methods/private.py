@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from vitrail.methods.base import Simple, Task
+from vitrail.methods.base import BaseMethod, Task
 from vitrail.privacy.accounting import epsilon, multiplier_for
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import Source, operating_system, seeded
@@ -17,7 +17,7 @@ from vitrail.utils.rng import Rng
 
 
 @dataclass(frozen=True)
-class Private(Simple):
+class PrivateMethod(BaseMethod):
     """What a method that knows mechanisms lets a run choose; the method names them in `mechanisms`."""
 
     task: Task
@@ -36,14 +36,14 @@ class Private(Simple):
     default_epsilon: ClassVar[float | None] = None
     mechanisms: ClassVar[tuple[str, ...]] = ()
 
-    def unnoised(self) -> Mechanism | None:
+    def base_mechanism(self) -> Mechanism | None:
         """The mechanism that `privacy` names, at a multiplier of 1; None: nothing is noised."""
         return None
 
     @cached_property
     def mechanism(self) -> Mechanism | None:
         """What protects this run's data, with the noise that was asked for."""
-        found = self.unnoised()
+        found = self.base_mechanism()
         if found is None:
             if self.epsilon is not None or self.noise_multiplier:
                 known = " or ".join(f"privacy={name}" for name in self.mechanisms)
@@ -53,7 +53,7 @@ class Private(Simple):
         return replace(found, bound=self.bound(found))
 
     @property
-    def most_answers(self) -> int:
+    def max_replies(self) -> int:
         """How many times one client is asked over a run that goes as planned."""
         return self.task.rounds
 
@@ -62,7 +62,7 @@ class Private(Simple):
         asked = self.epsilon or self.default_epsilon
         if asked is None:
             raise VitrailError(f"privacy={self.privacy}: say how much with epsilon=, such as epsilon=9.8")
-        answers = found.answers(self.most_answers)
+        answers = found.answers(self.max_replies)
         least = 1e-3
         if asked < least:
             m = multiplier_for(lambda m: [(found.with_multiplier(m).noise, answers)], least, self.delta)

@@ -20,7 +20,7 @@ from vitrail.data.specs import parse_partition
 from vitrail.data.transforms import held_out
 from vitrail.engines.client import private_file
 from vitrail.experiment import settings as config
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.run_dir import RunDir
 from vitrail.metrics.evaluation import evaluate
 from vitrail.metrics.measure import Measure, with_note
 from vitrail.metrics.results_io import Column, file_digest, read
@@ -42,7 +42,7 @@ def evaluate_clients(
     **more: Any,
 ) -> tuple[Dataset, list[Column]]:
     """Measure what every client of a run draws with; what the file `kept` holds, measured just so, is read from it."""
-    place = Folder(Path(run))
+    place = RunDir(Path(run))
     if not place.settings.exists() or not place.model.exists():
         raise VitrailError(f"{run}: --clients needs the folder of a finished run, with its clients/")
     chosen = [f for f in families if f in FAMILIES] if families else ["fd-vitrail"]
@@ -63,7 +63,7 @@ def evaluate_clients(
     return data, columns
 
 
-def _clients(place: Folder, partition: str) -> dict[str, str]:
+def _clients(place: RunDir, partition: str) -> dict[str, str]:
     """The clients that keep something, with their domains; without one, they see the held-out pictures as they are."""
     domains = parse_partition(partition).domains
     names = [unquote(p.stem) for p in sorted(place.clients.glob("*.safetensors"))]

@@ -10,10 +10,10 @@ from vitrail.data import load as load_data
 from vitrail.data.dataset import Dataset
 from vitrail.data.holdout import not_held_out
 from vitrail.experiment import settings as config
-from vitrail.experiment.run_dir import Folder, public_name
+from vitrail.experiment.run_dir import RunDir, public_name
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import GIVEN, NODES
-from vitrail.metrics.evaluation import check_families, check_fits, evaluate, halves
+from vitrail.metrics.evaluation import check_families, check_fits, evaluate, split_validation
 from vitrail.metrics.measure import Measure, with_note
 from vitrail.metrics.oracle import accuracy
 from vitrail.metrics.results_io import Column, file_digest
@@ -39,7 +39,7 @@ def evaluate_stored(
     run = where.is_dir()
     if (best or ensemble) and not run:
         raise VitrailError(f"{where}: --best and --ensemble are for a run's folder; give the folder, or leave them out")
-    place = Folder(where)
+    place = RunDir(where)
     files = {"stored model": place.model if run else where}
     if best:
         files["best round"] = place.best
@@ -75,14 +75,14 @@ def evaluate_stored(
 def _accuracy(classifier: Classifier, data: Dataset) -> Measure:
     """A run's classifier on the held-out pictures that judge."""
     check_fits(classifier, data)
-    _, test = halves(data.test)
+    _, test = split_validation(data.test)
     if test.labels is None or not len(test):
         raise VitrailError(f"data={data.name} has no labelled held-out pictures; measure a classifier on others")
     with one_thread():
         return accuracy(classifier.net, test)
 
 
-def _load(place: Folder, name: str, path: Path) -> Generator | Classifier:
+def _load(place: RunDir, name: str, path: Path) -> Generator | Classifier:
     if not path.exists() and name != "stored model":
         raise VitrailError(f"there is no {path}: this run kept no {name.partition(' (')[0]}; leave the option out")
     if not path.exists() and place.settings.exists():
@@ -103,7 +103,7 @@ def _data(where: Path, model: Generator | Classifier, named: str | None) -> Data
 
 def _settings(where: Path, data: str) -> Settings | None:
     """The settings of the run that a model belongs to: of its folder, if they speak of the same data."""
-    place = Folder(where if where.is_dir() else where.parent)
+    place = RunDir(where if where.is_dir() else where.parent)
     if not place.settings.exists():
         return None
     settings = config.resolve(str(place.settings), {})

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.metrics import FAMILIES
 from vitrail.metrics.distances import Distances
 from vitrail.metrics.extractors import Extractor, choose_ruler, features_of, inception, own
 from vitrail.metrics.measure import Measure
-from vitrail.metrics.oracle import Learner, Oracle, Scores, oracle_for
+from vitrail.metrics.oracle import DownstreamClassifier, Oracle, Scores, oracle_for
 from vitrail.metrics.pixels import Pairs
-from vitrail.nets.features import saw
+from vitrail.nets.features import was_trained_on
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError, nearest
 from vitrail.utils.rng import Rng
@@ -35,7 +35,7 @@ class Shaped(Protocol):
     def classes(self) -> tuple[str, ...]: ...
 
 
-class Maker(Shaped, Protocol):
+class ImageSampler(Shaped, Protocol):
     """What is measured: a generator, or anything that gives pictures in [0, 1] with their labels."""
 
     @property
@@ -57,7 +57,7 @@ class Family(Protocol):
         ...
 
 
-def halves(held_out: Pictures) -> tuple[Pictures, Pictures]:
+def split_validation(held_out: Images) -> tuple[Images, Images]:
     """Held-out pictures, in those that a run is watched and its best round chosen with, and those that judge it."""
     order = Rng((0,)).child("validation").numpy().permutation(len(held_out))
     cut = min(len(order) // 5, 2000)
@@ -74,7 +74,7 @@ def check_families(names: Iterable[str]) -> list[str]:
 
 
 def evaluate(
-    generator: Maker,
+    generator: ImageSampler,
     data: Dataset,
     n: int = 5000,
     families: Iterable[str] | None = None,
@@ -89,7 +89,7 @@ def evaluate(
     `ruler` is the network of fd-vitrail; by default one that the generator was not trained against.
     """
     check_fits(generator, data)
-    _, test = halves(data.test)
+    _, test = split_validation(data.test)
     truth = test.labels if len(generator.classes) > 1 else None
     lacking = LABELLED if truth is None else ()
     chosen = check_families(f for f in FAMILIES if f not in ("fid", "classifier", *lacking)) if families is None else (
@@ -104,7 +104,7 @@ def evaluate(
             f"{n} generated and {len(test)} held-out pictures are too few to measure; give {FEWEST} or more of each"
         )
     judges = _Judges(generator, data, test, ruler, tell)
-    y = None if truth is None else asked_labels(truth, len(generator.classes), n, seed)
+    y = None if truth is None else requested_labels(truth, len(generator.classes), n, seed)
     with one_thread(), torch.no_grad():  # the same bits on any number of cores
         built = {name: judges.family(name, fid_n) for name in chosen}
         done = 0
@@ -147,7 +147,7 @@ def check_fits(model: Shaped, data: Dataset) -> None:
         )
 
 
-def asked_labels(labels: NDArray[np.int64], classes: int, n: int, seed: int) -> Tensor:
+def requested_labels(labels: NDArray[np.int64], classes: int, n: int, seed: int) -> Tensor:
     """Labels to ask for, in the proportions of the real pictures, in a random order."""
     share = np.bincount(labels, minlength=classes)[:classes] / len(labels)
     upto = np.round(np.cumsum(share) * n).astype(np.int64)
@@ -159,7 +159,7 @@ class _Judges:
     """Builds families of measures; the oracle serves several of them and is made once."""
 
     def __init__(
-        self, generator: Maker, data: Dataset, test: Pictures, ruler: str | None, tell: Callable[[str], None]
+        self, generator: ImageSampler, data: Dataset, test: Images, ruler: str | None, tell: Callable[[str], None]
     ) -> None:
         self.against = trained_against(generator)
         self.ruler = ruler or choose_ruler(data.name, self.against)
@@ -180,7 +180,7 @@ class _Judges:
             case "oracle":
                 return Scores(self.oracle)
             case "learner":
-                return Learner(self.data.train, self.test, self.classes)
+                return DownstreamClassifier(self.data.train, self.test, self.classes)
             case "pixels":
                 return Pairs(self.test, self.classes)
             case "fd-oracle":  # it has learned the labels: no probe
@@ -190,16 +190,16 @@ class _Judges:
                 return self._distances(inception(), self.test.take(np.sort(order)), name)
         usual = choose_ruler(self.data.name, [])
         note = f"not {usual}, which a model here was trained against" if self.ruler != usual else ""
-        probes = not saw(self.ruler, self.data.name)
+        probes = not was_trained_on(self.ruler, self.data.name)
         return self._distances(own(self.ruler), self.test, name, note, probes)
 
     def _distances(
-        self, extractor: Extractor, real: Pictures, name: str, note: str = "", probes: bool = True
+        self, extractor: Extractor, real: Images, name: str, note: str = "", probes: bool = True
     ) -> Distances:
         self.tell(f"features of {len(real):,} real pictures by {extractor.name}")
         return Distances(extractor, features_of(extractor, real), name, note, probes)
 
 
-def trained_against(generator: Maker) -> list[str]:
+def trained_against(generator: ImageSampler) -> list[str]:
     """The networks a generator was trained to please: none of them may rank it."""
     return [name for name in generator.about.get("trained_against", []) if isinstance(name, str)]

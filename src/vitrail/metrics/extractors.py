@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.metrics.frechet import Gaussian
+from vitrail.nets.feature_moments import to_float
 from vitrail.nets.features import FEATURES, choose_features, load_features
-from vitrail.nets.moments import to_float
 from vitrail.nets.pretrained import weights_digest
 from vitrail.utils.cache import remember
 from vitrail.utils.errors import VitrailError
@@ -108,7 +108,7 @@ def choose_ruler(data_name: str, trained_against: Iterable[str]) -> str:
 
 
 @torch.no_grad()
-def features_of(extractor: Extractor, pictures: Pictures) -> FeatureSet:
+def features_of(extractor: Extractor, pictures: Images) -> FeatureSet:
     """Features of real pictures, computed once for this network and content, then read from the cache."""
 
     def compute() -> State:
@@ -124,7 +124,7 @@ def features_of(extractor: Extractor, pictures: Pictures) -> FeatureSet:
     return FeatureSet(gaussian, [tree["rows"]], [] if tree["labels"] is None else [tree["labels"]])
 
 
-def shuffled(pictures: Pictures) -> Iterable[tuple[NDArray[np.uint8], Tensor | None]]:
+def shuffled(pictures: Images) -> Iterable[tuple[NDArray[np.uint8], Tensor | None]]:
     """Batches in a fixed random order, so that the first are a fair sample of all."""
     order = Rng((0,)).child("fair sample").numpy().permutation(len(pictures))
     for at in range(0, len(order), BATCH):

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.metrics.extractors import KEEP, Extractor
 from vitrail.metrics.measure import Measure, bootstrap, share
 from vitrail.nets.classifier import classifier, shifted
-from vitrail.nets.moments import to_float
+from vitrail.nets.feature_moments import to_float
 from vitrail.nets.pretrained import weights_digest
 from vitrail.utils.cache import remember
 from vitrail.utils.determinism import one_thread
@@ -29,7 +29,7 @@ MOST = 20_000  # pictures a classifier is trained on
 EPOCHS, LEAST_STEPS, MOST_STEPS, BATCH = 10, 600, 2400, 64
 
 
-def train_classifier(pictures: Pictures, classes: int, rng: Rng, steps: int = 0) -> nn.Sequential:
+def train_classifier(pictures: Images, classes: int, rng: Rng, steps: int = 0) -> nn.Sequential:
     """Train on at most MOST of these pictures; the same pictures and seed give the same network."""
     if pictures.labels is None:
         raise VitrailError("a classifier needs labelled pictures; use data that has labels")
@@ -55,7 +55,7 @@ def train_classifier(pictures: Pictures, classes: int, rng: Rng, steps: int = 0)
 
 
 @torch.no_grad()
-def confidence(net: nn.Module, pictures: Pictures) -> tuple[np.ndarray, np.ndarray]:
+def confidence(net: nn.Module, pictures: Images) -> tuple[np.ndarray, np.ndarray]:
     """For each labelled picture: whether a classifier takes it for its label, and the softmax of that label."""
     parts = []
     for at in range(0, len(pictures), 256):
@@ -71,7 +71,7 @@ def judge(net: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return (logits.argmax(1) == y).double(), logits.softmax(1).gather(1, y[:, None])[:, 0]
 
 
-def accuracy(net: nn.Module, test: Pictures) -> Measure:
+def accuracy(net: nn.Module, test: Images) -> Measure:
     """The share of held-out pictures that a classifier names rightly."""
     right, _ = confidence(net, test)
     return Measure("accuracy", *share(right), len(right), 0, "higher", "classifier", "the run's own classifier")
@@ -97,7 +97,7 @@ class Oracle:
         return Extractor("oracle", 384, self.net[:-2], weights_digest(self.net))
 
 
-def oracle_for(train: Pictures, test: Pictures, classes: int, seed: int = 0) -> Oracle:
+def oracle_for(train: Images, test: Images, classes: int, seed: int = 0) -> Oracle:
     """An oracle trained on `train` (once for this content, then from the cache) and tested on `test`."""
     rng = Rng((seed,)).child("oracle")
     key = f"{classes} {seed} {MOST} {EPOCHS} {LEAST_STEPS} {MOST_STEPS} {BATCH} {train.digest()}"
@@ -135,10 +135,10 @@ class Scores:
         ]
 
 
-class Learner:
+class DownstreamClassifier:
     """Accuracy on real pictures of a classifier that was trained on generated ones alone."""
 
-    def __init__(self, train: Pictures, test: Pictures, classes: int) -> None:
+    def __init__(self, train: Images, test: Images, classes: int) -> None:
         self.train, self.test, self.classes = train, test, classes
         self.pixels: list[np.ndarray] = []
         self.labels: list[np.ndarray] = []
@@ -153,7 +153,7 @@ class Learner:
     def compute(self) -> list[Measure]:
         """Train on what was generated, test on real pictures; beside it, the same with as many real ones."""
         rng = Rng((0,)).child("learner")
-        fake = Pictures(np.concatenate(self.pixels), np.concatenate(self.labels))
+        fake = Images(np.concatenate(self.pixels), np.concatenate(self.labels))
         right, _ = confidence(train_classifier(fake, self.classes, rng), self.test)
         some = rng.child("real").numpy().permutation(len(self.train))[: len(fake)]
         ceiling = oracle_for(self.train.take(np.sort(some)), self.test, self.classes)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.metrics.measure import Bounded, Measure, bootstrap
-from vitrail.nets.moments import to_float
+from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
@@ -48,7 +48,7 @@ def _same_shape(a: Tensor, b: Tensor) -> None:
 class Pairs:
     """SSIM and NMSE of generated pictures, each paired with a held-out real one of its class."""
 
-    def __init__(self, real: Pictures, classes: int) -> None:
+    def __init__(self, real: Images, classes: int) -> None:
         self.real, self.draw = real, Rng((0,)).child("pairs").numpy()
         labels = np.zeros(len(real), np.int64) if real.labels is None or not classes else real.labels
         self.of_class = [np.flatnonzero(labels == c) for c in range(max(classes, 1))]

@@ -10,7 +10,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.data.dataset import Dataset
-from vitrail.metrics.evaluation import halves
+from vitrail.metrics.evaluation import split_validation
 from vitrail.metrics.measure import Measure
 from vitrail.utils.atomic import write_atomically
 from vitrail.wire.message import digest
@@ -34,7 +34,7 @@ def file_digest(path: Path) -> str:
 
 def write(path: Path, data: Dataset, columns: Sequence[Column]) -> None:
     """Keep an evaluation; what an earlier one found of the same models on the same pictures stays beside it."""
-    _, test = halves(data.test)
+    _, test = split_validation(data.test)
     about = {"data": data.name, "real": f"{len(test):,} test images", "content": test.digest()}
     new: list[dict[str, Any]] = [asdict(c) for c in columns]
     others: list[dict[str, Any]] = []

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from vitrail.data.dataset import Dataset
-from vitrail.metrics.evaluation import as_stored, asked_labels, halves
+from vitrail.metrics.evaluation import as_stored, requested_labels, split_validation
 from vitrail.metrics.extractors import Extractor, choose_ruler, features_of, own
 from vitrail.metrics.frechet import Gaussian, frechet
 from vitrail.metrics.oracle import confidence
@@ -19,14 +19,14 @@ SAMPLES = 500
 FEWEST = 10  # held-out pictures below which nothing can be measured
 
 
-class Gauge:
+class RoundMetrics:
     """Validation pictures, which are held out from clients and from `vitrail evaluate` alike.
 
     What it says ranks the rounds of a run and is no result: few samples bias the distance upwards, for all alike.
     """
 
     def __init__(self, data: Dataset, trained_against: Iterable[str]) -> None:
-        self.real, _ = halves(data.test)
+        self.real, _ = split_validation(data.test)
         self.ruler = choose_ruler(data.name, trained_against)
 
     @cached_property
@@ -41,7 +41,7 @@ class Gauge:
         extractor, target = self.target
         classes = len(generator.classes)
         truth = self.real.labels if classes > 1 else None
-        y = None if truth is None else asked_labels(truth, classes, SAMPLES, 0)
+        y = None if truth is None else requested_labels(truth, classes, SAMPLES, 0)
         fake = Gaussian.empty(extractor.dim)
         for x, _ in generator.batches(SAMPLES, y):
             try:
@@ -55,6 +55,6 @@ class Gauge:
         return float(confidence(classifier.net, self.real)[0].mean())
 
 
-def gauge_for(data: Dataset, trained_against: Iterable[str]) -> Gauge | None:
+def round_metrics_for(data: Dataset, trained_against: Iterable[str]) -> RoundMetrics | None:
     """A gauge, where enough pictures are held out."""
-    return Gauge(data, trained_against) if len(halves(data.test)[0]) >= FEWEST else None
+    return RoundMetrics(data, trained_against) if len(split_validation(data.test)[0]) >= FEWEST else None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data import load as load_data
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.metrics.evaluation import evaluate
 from vitrail.metrics.results_io import Column
 from vitrail.utils.rng import Rng
@@ -23,7 +23,7 @@ KINDS = ("npz:", "folder:", "hf:")
 class Samples:
     """Given pictures in place of a generator's; their labels are their own."""
 
-    pictures: Pictures
+    pictures: Images
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
     about: dict[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Samples:
         pixels = np.concatenate([data.train.pixels, data.test.pixels])
         own = [part.labels for part in (data.train, data.test) if part.labels is not None]
         labels = np.concatenate(own) if len(own) == 2 else None
-        return Samples(Pictures(pixels, labels), data.shape, data.classes if labels is not None else ())
+        return Samples(Images(pixels, labels), data.shape, data.classes if labels is not None else ())
 
     def batches(self, n: int, label: Any = None, seed: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:  # noqa: ARG002
         """n of the pictures in [0, 1], at random."""

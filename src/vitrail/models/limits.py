@@ -121,16 +121,16 @@ def _mixture(tree: dict[str, Any]) -> int:
 
 
 def _dense(tree: dict[str, Any], parts: list[Any]) -> int:
-    from vitrail.nets.dcgan import Generator
+    from vitrail.nets.dcgan import DcganGenerator
 
-    net = Generator(tuple(tree["shape"]), tree["classes"], _whole(tree, "width"), _whole(tree, "z"))
+    net = DcganGenerator(tuple(tree["shape"]), tree["classes"], _whole(tree, "width"), _whole(tree, "z"))
     sizes = [check_tensors(net, weights) for weights in parts]
     _check_activation(net, tree["shape"][1], tree["classes"], min(sizes))
     return sum(sizes)
 
 
 def _padpaf(tree: dict[str, Any]) -> int:
-    from vitrail.nets.padpaf import parts_of
+    from vitrail.nets.content_style import parts_of
 
     for name in ("width", "latent", "style_depth"):
         _whole(tree, name)
@@ -175,8 +175,8 @@ def largest_activation(net: nn.Module, side: int, classes: int) -> int:
 
     It follows from the layers, for a pass on the meta device would import two seconds' worth of torch.
     """
+    from vitrail.nets.content_style import Content
     from vitrail.nets.generators import ResNet
-    from vitrail.nets.padpaf import Content
 
     if isinstance(net, ResNet):  # each block doubles 4x4 before its first convolution
         blocks: Any = net.blocks
@@ -192,9 +192,9 @@ def largest_activation(net: nn.Module, side: int, classes: int) -> int:
 
 def images_per_pass(net: nn.Module, side: int, classes: int, stored: int) -> int:
     """How many images a generator computes at once when sampling: fewer than 256 where these would exceed the limit."""
+    from vitrail.nets.content_style import ContentStyleGenerator as Styled
     from vitrail.nets.masked import Ensemble
     from vitrail.nets.mixture import Mixture
-    from vitrail.nets.padpaf import Generator as Styled
 
     if isinstance(net, Ensemble):
         net = net.masked.net

@@ -134,7 +134,7 @@ def _ensemble(tree: dict[str, Any]) -> Any:
 
 def _dense(tree: dict[str, Any]) -> Any:
     """Ordinary weights of a DCGAN."""
-    from vitrail.nets.dcgan import Generator as DcGan
+    from vitrail.nets.dcgan import DcganGenerator as DcGan
 
     net = DcGan(tuple(tree["shape"]), tree["classes"], tree["width"], tree["z"])
     net.load_state_dict({k: v.float() for k, v in tree["weights"].items()})
@@ -151,9 +151,9 @@ def _mixture(tree: dict[str, Any]) -> Any:
 
 def _styled(tree: dict[str, Any]) -> Any:
     """PaDPaF's content with a client's style, or with none; BatchNorm's statistics come from noise."""
+    from vitrail.nets.content_style import ContentStyleGenerator as Styled
+    from vitrail.nets.content_style import parts_of
     from vitrail.nets.masked import recalibrate
-    from vitrail.nets.padpaf import Generator as Styled
-    from vitrail.nets.padpaf import parts_of
 
     with torch.device("meta"):  # a model without a style does not store what its style would take
         content, style = parts_of(tree)

@@ -9,11 +9,11 @@ import torch
 
 from vitrail.engines.client import private_file
 from vitrail.experiment import settings as config
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.run_dir import RunDir
 from vitrail.methods.base import Model, Task
 from vitrail.models.model_file import Generator, load, open_model
+from vitrail.nets.content_style import parts_of
 from vitrail.nets.flat import from_vector, vector_size
-from vitrail.nets.padpaf import parts_of
 from vitrail.utils import state as store
 from vitrail.utils.errors import Malformed, VitrailError, nearest
 
@@ -22,7 +22,7 @@ def load_personal(run: str | Path, client: str) -> Generator:
     """A client's generator; its private part is in its file in the run's clients/ folder, and nowhere else."""
     generator, own = _of_client(run, client)
     if not own:
-        method = config.resolve(str(Folder(Path(run)).settings), {}).method
+        method = config.resolve(str(RunDir(Path(run)).settings), {}).method
         raise VitrailError(f"--client {client}: with method={method} clients have no generator of their own")
     return generator
 
@@ -60,7 +60,7 @@ def load_of_client(run: str | Path, client: str) -> Generator:
 
 
 def _of_client(run: str | Path, client: str) -> tuple[Generator, bool]:
-    place = Folder(Path(run))
+    place = RunDir(Path(run))
     if not place.settings.exists():
         raise VitrailError(f"--client {client}: {run} is no run's folder; give the one that has its clients/")
     private = private_file(place.clients, client)
@@ -71,7 +71,7 @@ def _of_client(run: str | Path, client: str) -> tuple[Generator, bool]:
     shared = load(place.model)
     method = config.build_method(settings, Task(shared.shape, len(shared.classes), settings.rounds, settings.clients))
     server, own = store.load(place.checkpoint)["federation"]["server"], store.load(private)["state"]
-    made, plain = method.products(server, own).get("generator"), method.products(server).get("generator")
+    made, plain = method.export_models(server, own).get("generator"), method.export_models(server).get("generator")
     if made is None or not own or (plain is not None and _same(made, plain)):
         return shared, False
     return open_model(made, shared.classes, {**shared.about, "client": client}), True
@@ -84,8 +84,8 @@ def _same(a: Model, b: Model) -> bool:
 
 def fixed(generator: Generator, content: int | None = None, style: int | None = None) -> Generator:
     """A personal generator whose pictures all have the content of a seed, or the style of one."""
-    from vitrail.nets.padpaf import Fixed
-    from vitrail.nets.padpaf import Generator as Styled
+    from vitrail.nets.content_style import ContentStyleGenerator as Styled
+    from vitrail.nets.content_style import Fixed
 
     if not isinstance(generator.net, Styled) or generator.net.style is None:
         raise VitrailError(

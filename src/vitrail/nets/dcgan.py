@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitrail.nets.generators import ups
 
 
-class Generator(nn.Module):
+class DcganGenerator(nn.Module):
     """Noise and a label embedding to a picture; BatchNorm, LeakyReLU, tanh."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 32, z: int = 100) -> None:
@@ -35,7 +35,7 @@ class Generator(nn.Module):
         return out
 
 
-class Discriminator(nn.Module):
+class DcganDiscriminator(nn.Module):
     """A picture and its label, as one plane per class, to a logit; BatchNorm, LeakyReLU.
 
     With norm="group" each picture is normalised by itself, so that it has a gradient of its own.

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from vitrail.nets.dcgan import Discriminator
+from vitrail.nets.dcgan import DcganDiscriminator
 from vitrail.utils.errors import Malformed
 
 WIDEST = 512
@@ -44,7 +44,7 @@ def discriminator(name: str, shape: tuple[int, int, int], classes: int) -> nn.Mo
         raise Malformed(f"the discriminator {name[:40]!r} is not known; known are dcgan:WIDTH and dense:WIDTH")
     if not 1 <= (width := int(digits)) <= WIDEST:
         raise Malformed(f"the discriminator {name!r} is too wide or has no width; 1 to {WIDEST} are built")
-    return Discriminator(shape, classes, width, "group") if kind == "dcgan" else Dense(shape, classes, width)
+    return DcganDiscriminator(shape, classes, width, "group") if kind == "dcgan" else Dense(shape, classes, width)
 
 
 def initialise(net: nn.Module, generator: torch.Generator) -> nn.Module:

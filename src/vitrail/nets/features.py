@@ -18,7 +18,7 @@ from vitrail.nets.pixels import differentiates, resize, widen
 from vitrail.nets.pretrained import find_weights, read_tensors, take
 from vitrail.nets.winograd import Tile, convolve, tile_for, transform
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.paths import home as default_home
+from vitrail.utils.paths import data_home as default_home
 
 WEIGHTS = Path(__file__).parent / "weights"
 VGG19_SMALLER = "vgg19_normalised_features_fp16.safetensors"  # convolutions alone, scaled per channel
@@ -33,7 +33,7 @@ TRAINED_ON = {"vitrail-fashion": "fashion-mnist", "vitrail-cifar": "cifar10", "v
 
 
 @dataclass(frozen=True)
-class Plan:
+class LayerPlan:
     """Widths of the 3x3 convolutions, block by block; the pool between them; how pictures are normalised."""
 
     blocks: tuple[tuple[int, ...], ...]
@@ -58,8 +58,8 @@ class Plan:
 
 
 # Average pooling gives every pixel a gradient. ImageNet's mean and std are moved from [0, 1] to [-1, 1].
-SMALL = Plan(((16,), (32, 32), (64, 64), (96, 96)), "average")
-VGG19 = Plan(
+SMALL = LayerPlan(((16,), (32, 32), (64, 64), (96, 96)), "average")
+VGG19 = LayerPlan(
     ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4),
     "max",
     mean=(2 * 0.485 - 1, 2 * 0.456 - 1, 2 * 0.406 - 1),
@@ -82,7 +82,7 @@ class Features(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, name: str, plan: Plan, layers: tuple[int, ...] | None = None) -> None:
+    def __init__(self, name: str, plan: LayerPlan, layers: tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.name, self.plan, self.layers = name, plan, layers
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise((3, *plan.widths)))
@@ -166,7 +166,7 @@ class Features(nn.Module):
         return total
 
 
-def plan_of(name: str) -> Plan:
+def plan_of(name: str) -> LayerPlan:
     """How a network is built."""
     return VGG19 if name == "vgg19" else SMALL
 
@@ -195,7 +195,7 @@ def halve(y: Tensor, pool: str) -> Tensor:
 _WORDS = {"fashion-mnist": ("fashion", "fmnist"), "cifar10": ("cifar", "cinic"), "imagenet": ("imagenet",)}
 
 
-def saw(features: str, data_name: str) -> bool:
+def was_trained_on(features: str, data_name: str) -> bool:
     """Whether a ψ was trained on this data, as far as the data's name tells.
 
     >>> saw("vitrail-fashion", "hf:zalando/fashion_mnist"), saw("vitrail-fashion", "mnist")
@@ -214,7 +214,7 @@ def choose_features(data_name: str) -> str:
     >>> choose_features("mnist5k"), choose_features("fashion-mnist"), choose_features("cifar10:1")
     ('vitrail-fashion', 'vitrail-cifar', 'vitrail-fashion')
     """
-    fashion, cifar = saw("vitrail-fashion", data_name), saw("vitrail-cifar", data_name)
+    fashion, cifar = was_trained_on("vitrail-fashion", data_name), was_trained_on("vitrail-cifar", data_name)
     if fashion and cifar:
         return "vgg19"
     colour = any(word in data_name.lower() for word in ("svhn", "celeb"))

@@ -37,7 +37,7 @@ def vector_size(net: nn.Module) -> int:
     return sum(tensor_sizes(net))
 
 
-def learned(net: nn.Module) -> NDArray[np.bool_]:
+def trainable_mask(net: nn.Module) -> NDArray[np.bool_]:
     """Which elements of a network's vector are weights, not BatchNorm's statistics.
 
     >>> learned(nn.BatchNorm2d(2)).tolist()
@@ -58,8 +58,8 @@ def from_vector(net: nn.Module, vector: NDArray[np.float32]) -> nn.Module:
     return net
 
 
-def load_learned(net: nn.Module, weights: NDArray[np.floating[Any]]) -> nn.Module:
+def load_trainable(net: nn.Module, weights: NDArray[np.floating[Any]]) -> nn.Module:
     """Put the weights alone back; statistics stay as they are."""
     vector = to_vector(net)
-    vector[learned(net)] = weights
+    vector[trainable_mask(net)] = weights
     return from_vector(net, vector)

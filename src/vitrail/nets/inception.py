@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from vitrail.nets.pretrained import AGAIN, find_weights, read_tensors, take
 from vitrail.utils.errors import Malformed, VitrailError
-from vitrail.utils.paths import home as default_home
+from vitrail.utils.paths import data_home as default_home
 
 URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
 SMALLER = "inception_v3_fid_pool3_fp16.safetensors"  # the same in half precision, without the class head

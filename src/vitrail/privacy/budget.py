@@ -17,9 +17,9 @@ from vitrail.privacy.accounting import answers_within, epsilon, multiplier_for
 from vitrail.privacy.ledger import Ledger
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.policy import PUBLIC
-from vitrail.utils.atomic import one_at_a_time
+from vitrail.utils.atomic import file_lock
 from vitrail.utils.errors import Refused, VitrailError
-from vitrail.utils.paths import home
+from vitrail.utils.paths import data_home
 
 USED_UP = "refused: privacy budget used up"  # all that the server is sent
 
@@ -35,7 +35,7 @@ class Budget:
     @property
     def path(self) -> Path:
         """Where it is kept."""
-        return home() / "budgets" / f"{quote(self.name, safe=' ')[:200]}.json"
+        return data_home() / "budgets" / f"{quote(self.name, safe=' ')[:200]}.json"
 
     def spent(self) -> list[dict[str, Any]]:
         """All releases so far."""
@@ -59,7 +59,7 @@ class Budget:
             round_: The round.
             request: Names the client and its request, so that `has` knows after a crash that it was charged.
         """
-        with _refusing(), one_at_a_time(self.path.with_suffix(".lock")):  # no two runs spend the same rest
+        with _refusing(), file_lock(self.path.with_suffix(".lock")):  # no two runs spend the same rest
             ledger = Ledger(self.path, private=True)
             total = self._after(mechanism, [e for e in ledger.entries if e["kind"] == "release"])
             if not ledger.entries:

@@ -120,11 +120,11 @@ def read_run_ledger(folder: Path) -> Checked:
         VitrailError: there is no ledger.
         Malformed: one of the checks fails.
     """
-    from vitrail.experiment.run_dir import Folder
+    from vitrail.experiment.run_dir import RunDir
     from vitrail.privacy.run_ledger import recompute
     from vitrail.report.header import read_about
 
-    place = Folder(folder)
+    place = RunDir(folder)
     if not place.ledger.exists():
         raise VitrailError(f"{folder} has no ledger.json: give the folder of a run")
     entries = read(place.ledger)

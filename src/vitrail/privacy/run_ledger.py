@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def opening(plan: Plan) -> dict[str, Any]:
     """The claim of a run before it starts, if every client that is asked answers."""
     s, method = plan.settings, plan.method
-    parts = ", ".join(f"{name} ({part.how})" for name, part in method.declares().items())
-    found = _claim(plan, int(getattr(method, "most_answers", s.rounds)), f"every round: {parts}")
+    parts = ", ".join(f"{name} ({part.how})" for name, part in method.reply_spec().items())
+    found = _claim(plan, int(getattr(method, "max_replies", s.rounds)), f"every round: {parts}")
     asked = min(s.per_round or len(plan.clients), len(plan.clients))
     return {
         "method": s.method,
@@ -41,7 +41,7 @@ def opening(plan: Plan) -> dict[str, Any]:
 
 
 def _claim(plan: Plan, answers: int, leaves: str = "") -> dict[str, Any]:
-    method, start = plan.method, plan.inherited
+    method, start = plan.method, plan.earlier_run
     seeds = [*(start.seeds if start else ()), *([plan.settings.seed] if plan.settings.entropy == "seed" else [])]
     return claim(
         method.mechanism,
@@ -151,7 +151,7 @@ class RunLedger:
             "private", "says", "epsilon", "delta", "checked_by", "checked_epsilon", "composition", "bound", "spent",
             "selection",
         )  # fmt: skip
-        facts = {"models": dict(models), "state": state, "most_answers": self.most}
+        facts = {"models": dict(models), "state": state, "max_replies": self.most}
         self.ledger.write(kind="closing", **facts, **{k: found[k] for k in kept if k in found})
 
     @property

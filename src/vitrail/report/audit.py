@@ -9,7 +9,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from vitrail.report.pictures import Picture, read_picture
+from vitrail.report.images import ReportImage, read_image
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Found:
     figures: Sequence[Figure]
     cases: Sequence[Case]
     curves: Sequence[Curves]
-    picture: Picture | None
+    picture: ReportImage | None
     caption: str
 
 
@@ -119,7 +119,7 @@ def _found(f: dict[str, Any], folder: Path) -> Found:
         figures=_figures(f.get("figures", [])),
         cases=cases,
         curves=curves,
-        picture=read_picture(folder / name) if name else None,
+        picture=read_image(folder / name) if name else None,
         caption=str(f.get("caption") or ""),
     )
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.run_dir import RunDir
 from vitrail.report.audit import Audited, read_audit
 from vitrail.report.evaluation import Evaluation, read_evaluation
 from vitrail.report.header import read_about
+from vitrail.report.images import Grid, PersonalGrid, ReportImage, read_grids, read_image, read_personal_grids
 from vitrail.report.ledger import ledger_table
-from vitrail.report.pictures import Grid, Own, Picture, read_grids, read_own, read_picture
 from vitrail.report.quantities import plural
 from vitrail.report.rounds import Round, metric_names, read_rounds
 from vitrail.report.tables import Table
@@ -41,8 +41,8 @@ class Facts:
     audit: Audited | None
     ledger: Table | None
     grids: list[Grid]
-    own: list[Own]  # grids of clients with a style of their own
-    partition: Picture | None
+    own: list[PersonalGrid]  # grids of clients with a style of their own
+    partition: ReportImage | None
     notes: list[str]
 
     def setting(self, name: str, default: str = "") -> str:
@@ -73,7 +73,7 @@ class Facts:
 
 def read_run(folder: Path, label: str, grids: int, private: bool = True) -> Facts:
     """The facts of one run, with at most so many sample grids; `private` with those of clients' own style."""
-    place = Folder(folder)
+    place = RunDir(folder)
     if not place.settings.is_file():
         raise VitrailError(
             f"{folder} is not a run's folder (it holds no settings.toml); "
@@ -112,13 +112,13 @@ def read_run(folder: Path, label: str, grids: int, private: bool = True) -> Fact
         audit=audit,
         ledger=ledger,
         grids=shown,
-        own=read_own(folder) if private else [],
-        partition=read_picture(place.partition),
+        own=read_personal_grids(folder) if private else [],
+        partition=read_image(place.partition),
         notes=notes,
     )
 
 
-def _shortfalls(settings: dict[str, Any], rounds: list[Round], place: Folder, damaged: int, left: int) -> list[str]:
+def _shortfalls(settings: dict[str, Any], rounds: list[Round], place: RunDir, damaged: int, left: int) -> list[str]:
     """What a reader should know before believing the figures."""
     notes = []
     planned = settings.get("rounds")

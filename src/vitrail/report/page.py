@@ -19,7 +19,7 @@ from vitrail.report.curves import metric_charts, races, run_legend, traffic_char
 from vitrail.report.evaluation import evaluation_tables
 from vitrail.report.facts import Facts, read_runs, shared_metrics
 from vitrail.report.rounds import FD, FD_NOTE, metric_names
-from vitrail.report.tables import Table, clients_table, left_out_table, rounds_table, void_rounds
+from vitrail.report.tables import Table, clients_table, excluded_table, rounds_table, void_rounds
 from vitrail.report.tiles import Tile, headline, summary, what_ran
 
 _PLACE = re.compile(r"(^|:)([/~]|[A-Za-z]:\\)")  # a path that tells how a machine's folders are named
@@ -40,7 +40,7 @@ class Section:
     traffic: Sequence[Chart]
     rounds: Table | None
     clients: Table | None
-    left_out: Table | None
+    excluded: Table | None
     void: Sequence[str]
     evaluation: Sequence[Table]
     audit: Sequence[Table]
@@ -106,7 +106,7 @@ def _section(run: Facts, id_: str, shared: Sequence[str], *, full: bool) -> Sect
         traffic=traffic_charts(run.rounds) if full else (),
         rounds=rounds_table(run.rounds) if full and run.rounds else None,
         clients=clients_table(run.rounds) if full and run.clients else None,
-        left_out=left_out_table(run.rounds),
+        excluded=excluded_table(run.rounds),
         void=void_rounds(run.rounds),
         evaluation=evaluation_tables(run.evaluation) if run.evaluation else (),
         audit=audit_tables(run.audit) if run.audit else (),

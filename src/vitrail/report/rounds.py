@@ -13,7 +13,7 @@ T = TypeVar("T")
 FD = "fd"  # the measured distance between generated and real pictures; lower is better
 FD_NOTE = "a quick measure on few pictures, which ranks the rounds of a run and is no result: see vitrail evaluate"
 _KNOWN = {
-    *("round", "seconds", "asked", "answered", "left_out", "void", "bytes_up", "bytes_down", "up", "down"),
+    *("round", "seconds", "requested", "replied", "excluded", "void", "bytes_up", "bytes_down", "up", "down"),
     *("floats_up", "floats_down"),
 }
 
@@ -24,9 +24,9 @@ class Round:
 
     number: int  # counted from 1
     seconds: float
-    asked: int
-    answered: int
-    left_out: dict[str, str]
+    requested: int
+    replied: int
+    excluded: dict[str, str]
     void: str  # why the model stayed as it was
     bytes_up: int
     bytes_down: int
@@ -62,9 +62,9 @@ def _round(row: dict[str, Any]) -> Round:
     return Round(
         number=int(row["round"]) + 1,
         seconds=_finite(row.get("seconds", 0.0)),
-        asked=int(row.get("asked", 0)),
-        answered=int(row.get("answered", 0)),
-        left_out={str(k): str(v) for k, v in (row.get("left_out") or {}).items()},
+        requested=int(row.get("requested", 0)),
+        replied=int(row.get("replied", 0)),
+        excluded={str(k): str(v) for k, v in (row.get("excluded") or {}).items()},
         void=str(row.get("void") or ""),
         bytes_up=int(row.get("bytes_up", sum(up.values()))),
         bytes_down=int(row.get("bytes_down", sum(down.values()))),

@@ -52,7 +52,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
     shown = thinned(rounds, LONGEST)
     return Table(
         title="The numbers behind the curves",
-        columns=["round", *names, "up", "down", "seconds", "answered"],
+        columns=["round", *names, "up", "down", "seconds", "replied"],
         rows=[
             [
                 str(r.number),
@@ -60,7 +60,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
                 size(r.bytes_up),
                 size(r.bytes_down),
                 f"{r.seconds:.1f}",
-                f"{r.answered:,} of {r.asked:,}",
+                f"{r.replied:,} of {r.asked:,}",
             ]
             for r in shown
         ],
@@ -88,11 +88,11 @@ def clients_table(rounds: Sequence[Round]) -> Table:
     )
 
 
-def left_out_table(rounds: Sequence[Round]) -> Table | None:
+def excluded_table(rounds: Sequence[Round]) -> Table | None:
     """Who was left out of which rounds, and why; None when nobody was."""
     found: dict[tuple[str, str], list[int]] = {}
     for r in rounds:
-        for client, reason in r.left_out.items():
+        for client, reason in r.excluded.items():
             found.setdefault((client, reason), []).append(r.number)
     if not found:
         return None

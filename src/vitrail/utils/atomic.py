@@ -58,7 +58,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 @contextmanager
-def one_at_a_time(lock: Path) -> Iterator[None]:
+def file_lock(lock: Path) -> Iterator[None]:
     """Wait until no other process is inside under this lock; it ends with the process, however that ends."""
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with lock.open("w") as handle:

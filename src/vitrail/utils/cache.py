@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vitrail.utils.errors import Malformed, VitrailError
-from vitrail.utils.paths import home
+from vitrail.utils.paths import data_home
 from vitrail.utils.state import State, load, save
 from vitrail.wire.message import digest
 
 
 def remember(kind: str, key: str, compute: Callable[[], State]) -> State:
     """Compute once and keep; derived from private pictures, so readable by the owner alone."""
-    path = home() / "cache" / kind / f"{digest(key).hex()}.safetensors"
+    path = data_home() / "cache" / kind / f"{digest(key).hex()}.safetensors"
     try:
         found: State = load(path)
         return found

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.paths import home
+from vitrail.utils.paths import data_home
 
 _MAKE = "make one with `openssl rand -hex 32`, give client and server the same, and `chmod 600` it"
 
@@ -23,7 +23,7 @@ _MAKE = "make one with `openssl rand -hex 32`, give client and server the same, 
 def folder() -> Path:
     """Where this machine has its key files: $VITRAIL_KEYS, or `keys` in the folder of downloads and budgets."""
     chosen = os.environ.get("VITRAIL_KEYS")
-    return Path(chosen).expanduser() if chosen else home() / "keys"
+    return Path(chosen).expanduser() if chosen else data_home() / "keys"
 
 
 def file_name(client: str) -> str:

@@ -70,7 +70,7 @@ def _whole(pieces: tuple[bytes, ...]) -> bytes:
     return h.digest()
 
 
-def kept_key(path: Path) -> Key:
+def load_or_create_key(path: Path) -> Key:
     """The key in this file; where there is none, a new one is made and kept there for its owner alone."""
     with contextlib.suppress(FileExistsError):
         return new_key(path)

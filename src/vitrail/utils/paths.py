@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def home() -> Path:
+def data_home() -> Path:
     """The folder for downloads, caches, budgets and keys: $VITRAIL_HOME, or the platform's user data folder."""
     chosen = os.environ.get("VITRAIL_HOME")
     if chosen:

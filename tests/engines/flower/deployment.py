@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.engines.flower.sockets import family
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.run_dir import RunDir
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -125,7 +125,7 @@ class Deployment:
         return found
 
     def rounds(self, out: Path) -> int:
-        return len(Folder(out).rows())
+        return len(RunDir(out).rows())
 
     def done(self, out: Path, seconds: float) -> None:
         """Wait until a run has delivered its model; what was said last shows where it does not."""

@@ -16,11 +16,11 @@ from tests.engines.flower.sockets import listening, only_loopback
 from tests.federation import QUICK, same
 from vitrail.engines.flower.server import deployed
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, play
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.engines.rounds import Federation, run_round
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import prepare
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.run_dir import RunDir
 from vitrail.utils import state
 from vitrail.utils.rng import Rng
 
@@ -53,7 +53,7 @@ def words(method: str) -> str:
 
 def reference(out: Path, tmp: Path) -> Federation:
     """The same run by the embedded engine: the same settings, shares and, round by round, the same participation."""
-    place = Folder(out)
+    place = RunDir(out)
     settings, facts = config.resolve(str(place.settings), {}), json.loads(place.nodes.read_text())
     plan = deployed(settings, facts)
     whole = prepare(
@@ -62,21 +62,21 @@ def reference(out: Path, tmp: Path) -> Federation:
     holds = dict(zip(whole.partition.names, whole.partition.indices, strict=True))
     rng = Rng((settings.seed,))
     fed = Federation(0, plan.method.server_init(rng.child("server", "init")))
-    with Embedded(Crew(plan.method, plan.id, rng, holds, tmp), whole.data.train) as engine:
+    with SimulationEngine(SimulatedClients(plan.method, plan.id, rng, holds, tmp), whole.data.train) as engine:
         for row in place.rows():
 
-            def ask(requests: Iterable[tuple[str, bytes]], left_out=frozenset(row["left_out"])):
+            def ask(requests: Iterable[tuple[str, bytes]], left_out=frozenset(row["excluded"])):
                 asked = list(requests)
                 yield from ((client, Failure("absent")) for client, _ in asked if client in left_out)
                 yield from engine.ask(request for request in asked if request[0] not in left_out)
 
-            fed, outcome = play(plan.method, fed, plan.id, plan.clients, ask, rng)
-            assert len(outcome.answered) == row["answered"]
+            fed, outcome = run_round(plan.method, fed, plan.id, plan.clients, ask, rng)
+            assert len(outcome.replied) == row["replied"]
     return fed
 
 
 def server_of(out: Path) -> state.State:
-    found: state.State = state.load(Folder(out).checkpoint)["federation"]["server"]
+    found: state.State = state.load(RunDir(out).checkpoint)["federation"]["server"]
     return found
 
 
@@ -98,14 +98,14 @@ def test_a_killed_and_a_lying_node_leave_the_bits_to_the_others(there: Deploymen
     there.node(KILLED, NODES)
     there.done(out, 20 * patience)
 
-    rows, liar, killed = Folder(out).rows(), f"client-{LIAR}", f"client-{KILLED}"
+    rows, liar, killed = RunDir(out).rows(), f"client-{LIAR}", f"client-{KILLED}"
     kinds = ["checksum does not match", "declared is 1 x float32", "NaN", "bytes; at most", *["answers round 0.0"] * 4]
     for row, kind in zip(rows, kinds, strict=True):
-        assert kind in row["left_out"][liar] or "did not answer" in row["left_out"][liar]
-    assert killed in rows[2]["left_out"]
-    assert killed not in rows[-1]["left_out"]  # it is back as soon as its process is
+        assert kind in row["excluded"][liar] or "did not answer" in row["excluded"][liar]
+    assert killed in rows[2]["excluded"]
+    assert killed not in rows[-1]["excluded"]  # it is back as soon as its process is
     assert same(server_of(out), reference(out, tmp_path / "clients").server)
-    model = Folder(out).model.read_bytes()
+    model = RunDir(out).model.read_bytes()
     assert models(there, out) == [model] * NODES
     private = there.root / "node-0" / "runs"
     assert all(p.stat().st_mode & 0o077 == 0 for p in private.rglob("*.safetensors"))
@@ -118,8 +118,8 @@ def test_a_clientapp_killed_mid_round_is_asked_again(there: Deployment, patience
     until(lambda: bool(set(runs.glob("*/*")) - before), 20 * patience, "node-0 is not asked to train")
     there.kill_all(there.apps("node-0"))
     there.done(out, 20 * patience)
-    (row,) = Folder(out).rows()
-    assert not row["left_out"]
+    (row,) = RunDir(out).rows()
+    assert not row["excluded"]
     assert row["down"]["client-0"] == 2 * row["down"]["client-1"], "what was sent again counts"
     assert same(server_of(out), reference(out, tmp_path / "clients").server)
 
@@ -137,6 +137,6 @@ def test_serverapp_and_superlink_killed_mid_round_go_on_with_the_same_bits(there
     there.run(settings, out)
     there.done(out, 30 * patience)
 
-    assert not any(row["left_out"] for row in Folder(out).rows())
+    assert not any(row["excluded"] for row in RunDir(out).rows())
     assert same(server_of(out), reference(out, tmp_path / "clients").server)
-    assert models(there, out)[:2] == [Folder(out).model.read_bytes()] * 2
+    assert models(there, out)[:2] == [RunDir(out).model.read_bytes()] * 2

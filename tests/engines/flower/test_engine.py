@@ -16,16 +16,16 @@ from tests.federation import quick
 from vitrail.engines.client import Client
 from vitrail.engines.flower.client import client_app
 from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.engine import Flower
+from vitrail.engines.flower.engine import FlowerEngine
 from vitrail.engines.flower.messages import packed
 from vitrail.engines.flower.roster import Roster
-from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Outcome
+from vitrail.engines.rounds import RoundResult
 from vitrail.utils.errors import VitrailError
 
 METHOD = quick("fedavg")
-TERMS = Terms({"method": "fedavg"}, "00" * 16, (1, 8, 8), tuple("0123456789"), 3)
+TERMS = RunSpec({"method": "fedavg"}, "00" * 16, (1, 8, 8), tuple("0123456789"), 3)
 
 
 @dataclass
@@ -44,16 +44,16 @@ class Echo:
     def closed(self, request: bytes, reply: bytes, what: str) -> bytes:
         return reply
 
-    def describe(self, terms: Terms) -> Description:
+    def describe(self, terms: RunSpec) -> Description:
         return Description(self.name, self.key, self.shape, self.classes)
 
-    def client(self, terms: Terms) -> Client:
+    def client(self, terms: RunSpec) -> Client:
         return self  # type: ignore[return-value]
 
     def answer(self, request: bytes) -> bytes:
         return f"{self.name}:".encode() + request
 
-    def keep(self, terms: Terms, model: bytes) -> None:
+    def keep(self, terms: RunSpec, model: bytes) -> None:
         self.kept.append(model)
 
 
@@ -116,10 +116,10 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
 
 
-def three(timeout: float = 0.4) -> tuple[InMemory, Roster, Flower]:
+def three(timeout: float = 0.4) -> tuple[InMemory, Roster, FlowerEngine]:
     grid = InMemory({n: Echo(name) for n, name in ((7, "a"), (8, "b"), (9, "c"))})
     roster = Roster(grid, TERMS, timeout)
-    return grid, roster, Flower(grid, roster, METHOD)
+    return grid, roster, FlowerEngine(grid, roster, METHOD)
 
 
 def test_every_client_is_asked_and_answers():
@@ -143,7 +143,7 @@ def test_a_client_is_asked_again_where_flower_failed_and_the_bytes_count():
     grid.spoils[8] = lambda m: failing.pop(0)(m) if failing else Message(packed("", b"b:at last"), reply_to=m)
     assert dict(engine.ask([("b", b"12345")])) == {"b": b"b:at last"}
     assert grid.pushed.count((8, "train")) == 3
-    first, second = Outcome(0, down={"b": 5}), Outcome(1)
+    first, second = RoundResult(0, down={"b": 5}), RoundResult(1)
     engine.count(first)
     engine.count(second)
     assert (first.down, second.down) == ({"b": 15}, {})
@@ -167,7 +167,7 @@ def test_none_waits_for_one_answer_before_more_is_asked():
 
 def test_no_more_than_most_are_under_way():
     grid, roster, _ = three()
-    engine = Flower(grid, roster, METHOD, most=1)
+    engine = FlowerEngine(grid, roster, METHOD, most=1)
     grid.silent = {7, 8, 9}
     answers = engine.ask((c, b"1") for c in "abc")
     assert next(answers)[0] == "a"
@@ -214,17 +214,17 @@ def test_a_node_with_other_pictures_or_labels_is_refused_by_name():
 def test_gathering_takes_the_kind_that_most_nodes_hold_and_says_who_is_missing():
     grid, _, _ = three()
     grid.nodes[8].shape = (3, 8, 8)
-    roster = Roster(grid, Terms({"method": "fedavg"}), 0.3)
+    roster = Roster(grid, RunSpec({"method": "fedavg"}), 0.3)
     assert roster.gather(2) == ["a", "c"]
     assert roster.terms.shape == (1, 8, 8)
     with pytest.raises(VitrailError, match=r"2 of 3 nodes are there .*\(a, c\); b: its pictures are 3 x 8 x 8"):
-        Roster(grid, Terms({"method": "fedavg"}), 0.3).gather(3)
+        Roster(grid, RunSpec({"method": "fedavg"}), 0.3).gather(3)
 
 
 class Odd(Echo):
     """A node that describes itself by any text."""
 
-    def describe(self, terms: Terms) -> Description:
+    def describe(self, terms: RunSpec) -> Description:
         return SimpleNamespace(text=lambda: self.name)  # type: ignore[return-value]
 
 
@@ -232,12 +232,12 @@ class Odd(Echo):
 def test_whatever_one_node_says_of_itself_the_others_take_part(said):
     grid, _, _ = three()
     grid.nodes[8] = Odd(said)
-    roster = Roster(grid, Terms({"method": "fedavg"}), 5.0)
+    roster = Roster(grid, RunSpec({"method": "fedavg"}), 5.0)
     assert roster.gather(2) == ["a", "c"]
     (problem,) = roster.problems()
     assert problem.isprintable()
     assert len(problem) <= 500
-    assert dict(Flower(grid, roster, METHOD).ask((c, b"1") for c in "ac")) == {c: f"{c}:1".encode() for c in "ac"}
+    assert dict(FlowerEngine(grid, roster, METHOD).ask((c, b"1") for c in "ac")) == {c: f"{c}:1".encode() for c in "ac"}
 
 
 def test_an_unforeseen_error_while_a_node_is_heard_excludes_that_node_alone(monkeypatch):
@@ -250,7 +250,7 @@ def test_an_unforeseen_error_while_a_node_is_heard_excludes_that_node_alone(monk
 
     monkeypatch.setattr(Description, "read", staticmethod(fails))
     grid, _, _ = three()
-    roster = Roster(grid, Terms({"method": "fedavg"}), 5.0)
+    roster = Roster(grid, RunSpec({"method": "fedavg"}), 5.0)
     assert roster.gather(2) == ["a", "c"]
     assert roster.problems() == ["MemoryError"]
 

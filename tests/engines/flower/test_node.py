@@ -19,7 +19,7 @@ from tests.engines.flower.descriptions import GOOD, NASTY
 from tests.federation import PRIVATE, QUICK
 from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.node import Node
-from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.engines.flower.server import deployed
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import prepare
@@ -54,16 +54,16 @@ def node(tmp_path: Path, **given) -> Node:
 
 def test_a_share_of_a_partition_is_that_of_the_simulated_client(plan, tmp_path):
     ours = node(tmp_path, **SHARE)
-    described = ours.describe(Terms.of(plan))
+    described = ours.describe(RunSpec.of(plan))
     assert (described.shape, described.classes) == (plan.data.shape, plan.data.classes)
-    held = ours.client(Terms.of(plan)).pictures()
+    held = ours.client(RunSpec.of(plan)).pictures()
     assert held.digest() == plan.partition.client(plan.data, 1).digest()
-    again = ours.client(Terms.of(plan)).pictures()  # from what was laid out
+    again = ours.client(RunSpec.of(plan)).pictures()  # from what was laid out
     assert again.digest() == held.digest()
 
 
 def test_a_description_is_read_as_it_was_sent(plan, tmp_path):
-    described = node(tmp_path, **SHARE).describe(Terms.of(plan))
+    described = node(tmp_path, **SHARE).describe(RunSpec.of(plan))
     assert Description.read(described.text()) == described
     assert Description.read(json.dumps({**GOOD, "name": "Süd [red]"})).name == "Süd [red]"
 
@@ -89,12 +89,12 @@ def test_any_value_in_a_description_is_checked_or_refused(field, value):
 
 
 def test_terms_tell_no_node_of_the_servers_places(plan, tmp_path):
-    assert str(tmp_path) not in Terms.of(plan).text()
-    assert Terms.read(Terms.of(plan).text()) == Terms.of(plan)
+    assert str(tmp_path) not in RunSpec.of(plan).text()
+    assert RunSpec.read(RunSpec.of(plan).text()) == RunSpec.of(plan)
 
 
 def test_other_terms_under_the_same_id_are_refused(plan, tmp_path):
-    terms = Terms.of(plan)
+    terms = RunSpec.of(plan)
     ours = node(tmp_path, **SHARE)
     ours.client(terms)
     with pytest.raises(VitrailError, match="begun on other terms"):
@@ -105,24 +105,24 @@ def answered(plan, tmp_path):
     """A node that answered the first round of a run, and a model of that run."""
     ours = node(tmp_path, **SHARE)
     server = plan.method.server_init(Rng((1,)))
-    opened, _ = plan.method.open_round(server, ["client-1"], Rng((2,)))
+    opened, _ = plan.method.start_round(server, ["client-1"], Rng((2,)))
     parts = plan.method.broadcast(opened, "client-1", True).parts
     request = Message(
         Header(Kind.REQUEST, plan.id, 0, "server"), tuple(make_part(n, c, np.asarray(a)) for n, (c, a) in parts.items())
     )
-    assert decode(ours.client(Terms.of(plan)).answer(encode(request))).header.kind is Kind.REPLY
+    assert decode(ours.client(RunSpec.of(plan)).answer(encode(request))).header.kind is Kind.REPLY
     return ours, model_of(plan, tmp_path / "made.safetensors")
 
 
 def model_of(plan, path, **changes):
-    made = plan.method.products(plan.method.server_init(Rng((1,))))["generator"]
+    made = plan.method.export_models(plan.method.server_init(Rng((1,))))["generator"]
     save_model(path, Model(made.kind, {**made.tree, **changes}), plan.data.classes, {"run": plan.id.hex()})
     return path.read_bytes()
 
 
 def test_private_files_are_the_owners_and_the_model_is_not(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    terms = Terms.of(plan)
+    terms = RunSpec.of(plan)
     ours.describe(terms)
     ours.keep(terms, made)
     place = tmp_path / "node"
@@ -136,7 +136,7 @@ def test_private_files_are_the_owners_and_the_model_is_not(plan, tmp_path):
 
 def test_a_node_signs_how_often_it_answered_and_the_ledger_is_held_to_it(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    terms = Terms.of(plan)
+    terms = RunSpec.of(plan)
     key = bytes.fromhex(ours.describe(terms).key)
     raw = ours.keep(terms, made)
     entry = read_statement(raw, "client-1", terms.id, key, 1)
@@ -181,7 +181,7 @@ def test_a_signed_statement_with_other_fields_than_one_has_is_refused(lie):
 
 
 def test_a_node_stores_no_model_of_a_run_that_it_never_answered(plan, tmp_path):
-    ours, terms = node(tmp_path, **SHARE), Terms.of(plan)
+    ours, terms = node(tmp_path, **SHARE), RunSpec.of(plan)
     made = model_of(plan, tmp_path / "made.safetensors")
     with pytest.raises(VitrailError, match="has not answered"):
         ours.keep(terms, made)
@@ -194,13 +194,13 @@ def test_a_node_stores_no_model_of_a_run_that_it_never_answered(plan, tmp_path):
 def test_a_node_stores_no_model_on_other_terms_than_it_answered(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
     with pytest.raises(VitrailError, match="begun on other terms"):
-        ours.keep(replace(Terms.of(plan), clients=4), made)
+        ours.keep(replace(RunSpec.of(plan), clients=4), made)
     assert not (tmp_path / "node" / "models").exists()
 
 
 def test_a_node_stores_one_model_of_a_run_and_not_another(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    terms = Terms.of(plan)
+    terms = RunSpec.of(plan)
     ours.keep(terms, made)
     ours.keep(terms, made)  # a server that was restarted delivers it again
     with pytest.raises(VitrailError, match="another model"):
@@ -229,7 +229,7 @@ def padded(path, raw):
 def test_a_node_stores_only_a_model_of_the_size_that_the_run_has(plan, tmp_path, spoilt, says):
     ours, _ = answered(plan, tmp_path)
     with pytest.raises(VitrailError, match=says):
-        ours.keep(Terms.of(plan), spoilt(plan, tmp_path / "bad.safetensors"))
+        ours.keep(RunSpec.of(plan), spoilt(plan, tmp_path / "bad.safetensors"))
     assert not (tmp_path / "node" / "models").exists()
 
 
@@ -242,7 +242,7 @@ def test_a_nodes_owner_may_choose_its_discriminator(tmp_path):
         "rounds": 2,
         "out": str(tmp_path / "run"),
     }
-    terms = Terms.of(prepare(config.resolve("psfedgan", settings)))
+    terms = RunSpec.of(prepare(config.resolve("psfedgan", settings)))
     chosen = node(tmp_path, **SHARE, discriminator="dense:6").client(terms).method
     assert chosen.architecture == "dense:6"
     assert node(tmp_path, **SHARE).client(terms).method.architecture == f"dcgan:{QUICK['psfedgan']['d_width']}"
@@ -254,7 +254,7 @@ def test_two_processes_that_answer_one_request_say_the_same(tmp_path):
     """Flower may give up a process that is only slow, and the server asks again: that is no second draw of the noise."""
     settings = {**QUICK["moments"], "privacy": "moments", "entropy": "os", "data": "digits", "size": 8, "clients": 3}
     plan = prepare(config.resolve("moments", {**settings, "out": str(tmp_path / "run")}))
-    ours, terms = node(tmp_path, **SHARE), Terms.of(plan)
+    ours, terms = node(tmp_path, **SHARE), RunSpec.of(plan)
     request = encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))
     with ThreadPoolExecutor(2) as both:
         said = list(both.map(lambda _: ours.client(terms).answer(request), range(2)))
@@ -265,14 +265,14 @@ def test_two_processes_that_answer_one_request_say_the_same(tmp_path):
 def test_why_pictures_cannot_be_read_stays_on_the_node(plan, tmp_path, capfd):
     ours = node(tmp_path, data=f"folder:{tmp_path / 'nowhere'}")
     with pytest.raises(VitrailError) as refused:
-        ours.describe(Terms.of(plan))
+        ours.describe(RunSpec.of(plan))
     assert str(tmp_path) not in str(refused.value)
     assert str(tmp_path / "nowhere") in capfd.readouterr().err
 
 
 def test_damaged_private_state_is_reported_without_its_place(plan, tmp_path):
     ours = node(tmp_path, **SHARE)
-    client = ours.client(Terms.of(plan))
+    client = ours.client(RunSpec.of(plan))
     client.path.write_bytes(b"damaged")
     reply = decode(client.answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))))
     said = bytes(reply.parts[0].array()).decode()
@@ -281,7 +281,7 @@ def test_damaged_private_state_is_reported_without_its_place(plan, tmp_path):
 
 
 def test_with_entropy_of_the_system_a_node_draws_from_its_own_secret(plan, tmp_path):
-    terms = Terms.of(plan)
+    terms = RunSpec.of(plan)
     seeded = node(tmp_path, **SHARE).client(terms).rng
     own = replace(terms, id="11" * 16, settings={**terms.settings, "entropy": "os"})
     first, second = (node(tmp_path / k, **SHARE).client(own).rng for k in "ab")
@@ -311,7 +311,7 @@ def test_what_a_policy_refuses_is_refused_before_an_image_is_decoded(plan, tmp_p
     folder = images(tmp_path / "pictures", "normal")
     unread(folder / "normal" / "3.png")
     place = {"data": f"folder:{folder}", "home": str(tmp_path / "home")}
-    offer = Terms(Terms.of(plan).settings)  # as a server sends it before it knows the nodes
+    offer = RunSpec(RunSpec.of(plan).settings)  # as a server sends it before it knows the nodes
     with pytest.raises(VitrailError, match="its owner's policy refuses this run") as refused:
         node(tmp_path, **place, **demand).describe(offer)
     assert refused.value.public == "refused by the node's policy"
@@ -321,7 +321,7 @@ def test_what_a_policy_refuses_is_refused_before_an_image_is_decoded(plan, tmp_p
 
 
 def test_images_are_decoded_once_whoever_asks_and_again_when_a_file_changes(plan, tmp_path):
-    folder, terms = images(tmp_path / "pictures", "normal"), Terms.of(plan)
+    folder, terms = images(tmp_path / "pictures", "normal"), RunSpec.of(plan)
     ours = node(tmp_path, data=f"folder:{folder}")
     first = ours.describe(terms)
     assert (first.shape, first.classes) == ((1, 8, 8), ("normal",))
@@ -347,7 +347,7 @@ def test_an_offer_of_any_method_is_checked_without_images(name, tmp_path):
     settings = {**QUICK[method], **private, "clients": 3, "rounds": 2, "out": "-", "entropy": "os", "data": "nodes"}
     if name.endswith("auto"):
         settings["features"] = "auto"
-    offer = Terms.offer(config.resolve(method, settings))
+    offer = RunSpec.offer(config.resolve(method, settings))
     names = "none,moments,dp-sgd,dp-fedavg,gradient"
     lax = node(tmp_path, data=f"folder:{tmp_path / 'nowhere'}", accept=names)
     with pytest.raises(VitrailError, match="cannot be read"):
@@ -370,7 +370,7 @@ def test_a_node_with_a_budget_answers_only_what_its_own_noise_protects(method, s
     out = plan.method.broadcast(plan.method.server_init(Rng((5,))), "client-1", True)
     parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
     with pytest.raises(VitrailError, match="its owner's policy refuses this run"):
-        ours.client(Terms.of(plan)).answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server"), parts)))
+        ours.client(RunSpec.of(plan)).answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server"), parts)))
     assert not (tmp_path / "home" / "budgets").exists(), "nothing was charged"
 
 
@@ -379,7 +379,7 @@ def test_a_refusal_tells_the_server_no_number_and_no_name(plan, tmp_path, capfd)
     home = {"home": str(tmp_path / "home"), "budget": 3.0, "budget-name": "scans of ward 7"}
     settings = {**QUICK["moments"], "epsilon": 2.9, "entropy": "os", "data": "digits", "size": 8, "clients": 3}
     moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
-    terms, ours = Terms.of(moments), node(tmp_path, **SHARE, **home)
+    terms, ours = RunSpec.of(moments), node(tmp_path, **SHARE, **home)
     request = encode(Message(Header(Kind.REQUEST, moments.id, 0, "server")))
     assert decode(ours.client(terms).answer(request)).header.kind is Kind.REPLY
     ours.describe(terms)  # the run that spent it goes on
@@ -403,11 +403,11 @@ def test_a_round_beyond_the_budget_is_refused_without_a_number(tmp_path):
     server = plan.method.server_init(Rng((5,)))
     replies = []
     for t in range(2):
-        server, _ = plan.method.open_round(server, ["client-1"], Rng((5,)))
+        server, _ = plan.method.start_round(server, ["client-1"], Rng((5,)))
         out = plan.method.broadcast(server, "client-1", True)
         parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
         request = encode(Message(Header(Kind.REQUEST, plan.id, t, "server"), parts))
-        replies.append(decode(ours.client(Terms.of(plan)).answer(request)))
+        replies.append(decode(ours.client(RunSpec.of(plan)).answer(request)))
     assert [r.header.kind for r in replies] == [Kind.REPLY, Kind.FAILED]
     assert bytes(replies[1].parts[0].array()).decode() == "refused: privacy budget used up"
     assert "its budget of ε = 1.5" in (tmp_path / "node" / "refusals.log").read_text()
@@ -421,7 +421,7 @@ def test_a_damaged_budget_is_refused_without_its_name(tmp_path):
     moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
     ours = node(tmp_path, **SHARE, home=str(tmp_path / "home"), budget=3.0, **{"budget-name": "scans of ward 7"})
     with pytest.raises(VitrailError) as refused:
-        ours.describe(Terms.of(moments))
+        ours.describe(RunSpec.of(moments))
     assert refused.value.public == "refused by the node's policy"
     assert "scans of ward 7.json is not a ledger" in (tmp_path / "node" / "refusals.log").read_text()
 
@@ -439,9 +439,9 @@ def test_the_log_of_refusals_is_bounded_and_harmless_to_a_terminal(tmp_path, cap
 def test_a_node_that_lacks_a_label_may_name_all(plan, tmp_path):
     images(tmp_path / "pictures", "pneumonia")
     ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}", classes="normal, pneumonia")
-    described = ours.describe(Terms.of(plan))
+    described = ours.describe(RunSpec.of(plan))
     assert described.classes == ("normal", "pneumonia")
-    terms = replace(Terms.of(plan), classes=described.classes)
+    terms = replace(RunSpec.of(plan), classes=described.classes)
     labels = ours.client(terms).pictures().labels
     assert labels is not None
     assert set(labels.tolist()) == {1}
@@ -457,7 +457,7 @@ def folder_of_pictures(root: Path, n: int = 20) -> Path:
 def test_a_node_trains_on_all_its_pictures_for_it_measures_nothing(plan, tmp_path):
     folder_of_pictures(tmp_path / "pictures" / "ill")
     ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
-    held = ours.client(replace(Terms.of(plan), classes=("ill",))).pictures()
+    held = ours.client(replace(RunSpec.of(plan), classes=("ill",))).pictures()
     assert plan.settings.held_out > 0
     assert sorted(held.pixels[:, 0, 0, 0].tolist()) == list(range(20))
 
@@ -466,15 +466,15 @@ def test_a_test_folder_that_a_nodes_owner_set_apart_is_not_trained_on(plan, tmp_
     for part in ("train", "test"):
         folder_of_pictures(tmp_path / "pictures" / part / "ill", 20 if part == "train" else 4)
     ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
-    assert len(ours.client(replace(Terms.of(plan), classes=("ill",))).pictures()) == 20
+    assert len(ours.client(replace(RunSpec.of(plan), classes=("ill",))).pictures()) == 20
 
 
 @pytest.mark.parametrize(("label", "mode"), [("ill", "RGB"), ("new", "L")])
 def test_a_node_whose_channels_or_labels_changed_since_it_described_itself_refuses(plan, tmp_path, label, mode):
     folder_of_pictures(tmp_path / "pictures" / "ill")
     ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
-    described = ours.describe(Terms.of(plan))
-    terms = replace(Terms.of(plan), shape=described.shape, classes=described.classes)
+    described = ours.describe(RunSpec.of(plan))
+    terms = replace(RunSpec.of(plan), shape=described.shape, classes=described.classes)
     (tmp_path / "pictures" / label).mkdir(exist_ok=True)
     Image.new(mode, (8, 8)).save(tmp_path / "pictures" / label / "new.png")
     with pytest.raises(VitrailError, match="no longer what it described"):
@@ -523,13 +523,13 @@ def test_a_node_refuses_a_private_run_whose_features_were_trained_on_its_data(tm
         "clients": 3,
         "out": "-",
     }
-    terms = Terms.of(prepare(config.resolve("moments", settings)))
+    terms = RunSpec.of(prepare(config.resolve("moments", settings)))
     (tmp_path / "fashion-mnist").mkdir()
     theirs = node(tmp_path, data=f"folder:{tmp_path}/fashion-mnist")
     with pytest.raises(VitrailError, match="were trained on fashion-mnist") as refused:
         theirs.client(terms)
     assert refused.value.public == "refused by the node's policy"
-    open_ = Terms.of(prepare(config.resolve("moments", {**settings, "privacy": "none"})))
+    open_ = RunSpec.of(prepare(config.resolve("moments", {**settings, "privacy": "none"})))
     assert theirs.client(open_)
 
 

@@ -12,21 +12,21 @@ from flwr.supercore.task_identity import TaskIdentity
 from tests.engines.flower.test_engine import InMemory
 from tests.federation import QUICK, same
 from vitrail.engines.flower.client import app
-from vitrail.engines.flower.engine import Flower
+from vitrail.engines.flower.engine import FlowerEngine
 from vitrail.engines.flower.messages import DESCRIBE, KEEP, TRAIN, packed, unpacked
 from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.roster import Roster
-from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.engines.flower.server import deployed
-from vitrail.engines.rounds import Federation, Outcome, play
+from vitrail.engines.rounds import Federation, RoundResult, run_round
 from vitrail.engines.signing.client import NONCE
-from vitrail.engines.signing.server import Names, Server
-from vitrail.engines.simulation import Crew, Embedded
+from vitrail.engines.signing.server import ClientKeys, SigningServer
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.runner import Engine
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.keys import SIGNATURE, Key, kept_key
+from vitrail.utils.keys import SIGNATURE, Key, load_or_create_key
 from vitrail.utils.rng import Rng
 
 NAMES = [f"client-{k}" for k in range(3)]
@@ -52,30 +52,32 @@ def node(folder: Path, k: int, **own) -> Node:
     return Node.of({**common, "partition-id": k, "num-partitions": 3, "server-key": SERVER.public.hex(), **own})
 
 
-def engine_for(plan: Plan, nodes: list[Node]) -> tuple[Flower, InMemory]:
+def engine_for(plan: Plan, nodes: list[Node]) -> tuple[FlowerEngine, InMemory]:
     grid = InMemory(dict(enumerate(nodes, start=7)))  # type: ignore[arg-type]
-    proof = Server(SERVER, Names())
-    roster = Roster(grid, Terms.of(plan), 5.0, proof=proof)
+    proof = SigningServer(SERVER, ClientKeys())
+    roster = Roster(grid, RunSpec.of(plan), 5.0, proof=proof)
     proof.about = roster.told
     roster.wait(NAMES, 1.0)
-    return Flower(grid, roster, plan.method), grid
+    return FlowerEngine(grid, roster, plan.method), grid
 
 
-def played(plan: Plan, engine: Engine) -> tuple[Federation, list[Outcome]]:
+def played(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
     rng = Rng((plan.settings.seed,))
     fed, outcomes = Federation(0, plan.method.server_init(rng.child("server", "init"))), []
     while fed.round < plan.settings.rounds:
-        fed, outcome = play(plan.method, fed, plan.id, plan.clients, engine.ask, rng)
+        fed, outcome = run_round(plan.method, fed, plan.id, plan.clients, engine.ask, rng)
         engine.count(outcome)
         outcomes.append(outcome)
     return fed, outcomes
 
 
-def embedded(plan: Plan, folder: Path) -> tuple[Federation, list[Outcome]]:
+def embedded(plan: Plan, folder: Path) -> tuple[Federation, list[RoundResult]]:
     """The same run with all clients on this machine."""
     whole = prepare(config.resolve("fedavg", {**TINY, "data": "digits"}))
     holds = dict(zip(whole.partition.names, whole.partition.indices, strict=True))
-    with Embedded(Crew(plan.method, plan.id, Rng((plan.settings.seed,)), holds, folder), whole.data.train) as engine:
+    with SimulationEngine(
+        SimulatedClients(plan.method, plan.id, Rng((plan.settings.seed,)), holds, folder), whole.data.train
+    ) as engine:
         return played(plan, engine)
 
 
@@ -95,10 +97,10 @@ def test_signed_nodes_give_the_bits_of_embedded_and_64_bytes_more_a_message(meth
     plain, others = embedded(plan, tmp_path / "embedded")
     assert same(fed.tree(), plain.tree())
     for a, b in zip(outcomes, others, strict=True):
-        assert (a.answered, a.left_out, a.metrics) == (b.answered, b.left_out, b.metrics)
+        assert (a.replied, a.excluded, a.metrics) == (b.replied, b.excluded, b.metrics)
         assert a.up == {c: n + exchanges * SIGNATURE for c, n in b.up.items()}
         assert a.down == {c: n + exchanges * SIGNATURE for c, n in b.down.items()}
-    assert outcomes[0].answered == NAMES
+    assert outcomes[0].replied == NAMES
 
 
 def test_nodes_that_know_each_other_by_peer_keys_leave_out_a_stranger(tmp_path):
@@ -106,17 +108,17 @@ def test_nodes_that_know_each_other_by_peer_keys_leave_out_a_stranger(tmp_path):
     peers = tmp_path / "peers"
     peers.mkdir()
     for name in NAMES[:2]:
-        (peers / f"{name}.pub").write_text(kept_key(tmp_path / name / "node.key").public.hex())
+        (peers / f"{name}.pub").write_text(load_or_create_key(tmp_path / name / "node.key").public.hex())
     (peers / "client-2.pub").write_text(SERVER.public.hex())
     nodes = [node(tmp_path, k, **{"peer-keys": str(peers)}) for k in range(3)]
     _, outcomes = played(plan, engine_for(plan, nodes)[0])
-    assert all("'client-2' shows the key" in outcomes[0].left_out[c] for c in NAMES[:2])
+    assert all("'client-2' shows the key" in outcomes[0].excluded[c] for c in NAMES[:2])
     assert "shared their secrets" in outcomes[0].void
 
-    (peers / "client-2.pub").write_text(kept_key(tmp_path / "client-2" / "node.key").public.hex())
+    (peers / "client-2.pub").write_text(load_or_create_key(tmp_path / "client-2" / "node.key").public.hex())
     plan = plan_for("prism", secure=2, coding="packed", seed=4)
     _, outcomes = played(plan, engine_for(plan, nodes)[0])
-    assert outcomes[0].answered == NAMES
+    assert outcomes[0].replied == NAMES
     assert not outcomes[0].void
 
 
@@ -129,8 +131,8 @@ def test_owners_who_do_not_agree_are_left_out_and_their_reasons_stay_with_them(t
     ]
     fed, outcomes = played(plan, engine_for(plan, nodes)[0])
     assert fed.round == 2
-    assert outcomes[0].answered == ["client-0"]
-    assert outcomes[0].left_out == dict.fromkeys(NAMES[1:], "refused by the node's policy")
+    assert outcomes[0].replied == ["client-0"]
+    assert outcomes[0].excluded == dict.fromkeys(NAMES[1:], "refused by the node's policy")
     own = [(tmp_path / name / "refusals.log").read_text() for name in NAMES[1:]]
     assert (
         "it adds no noise. It takes part with: a mechanism whose noise this node adds itself, ε of at most 9.8"
@@ -146,9 +148,9 @@ def test_a_node_that_takes_anothers_place_in_a_run_is_not_heard(tmp_path):
     engine, grid = engine_for(plan, [node(tmp_path, k) for k in range(3)])
     assert engine.roster.proof is not None
     (tmp_path / NAMES[2] / "node.key").unlink()
-    kept_key(tmp_path / NAMES[2] / "node.key")
+    load_or_create_key(tmp_path / NAMES[2] / "node.key")
     _, outcomes = played(plan, engine)
-    assert "not signed, for this request, by its key" in outcomes[0].left_out["client-2"]
+    assert "not signed, for this request, by its key" in outcomes[0].excluded["client-2"]
     grid.nodes[12] = grid.nodes.pop(9)  # and under another number it is not taken in
     engine.roster.looked = 0.0
     engine.roster.look()
@@ -165,8 +167,8 @@ def test_terms_that_ask_for_less_privacy_on_the_way_are_refused(tmp_path):
     less = {k: v for k, v in terms.settings.items() if k not in ("privacy", "epsilon")}
     engine.roster.terms = replace(terms, settings=less)  # what arrives
     _, outcomes = played(plan, engine)
-    assert not outcomes[0].answered
-    assert all("not signed by the server" in why for why in outcomes[0].left_out.values())
+    assert not outcomes[0].replied
+    assert all("not signed by the server" in why for why in outcomes[0].excluded.values())
     assert not any((tmp_path / name / "runs").exists() for name in NAMES)
 
 
@@ -189,9 +191,9 @@ class Rewriting(InMemory):
         reply.content = self.said(node, reply.content)
 
 
-def looked(grid: InMemory, terms: Terms) -> Roster:
+def looked(grid: InMemory, terms: RunSpec) -> Roster:
     """A roster that has heard every node once."""
-    proof = Server(SERVER, Names())
+    proof = SigningServer(SERVER, ClientKeys())
     roster = Roster(grid, terms, 5.0, proof=proof)
     proof.about = roster.told
     roster.look()
@@ -200,7 +202,7 @@ def looked(grid: InMemory, terms: Terms) -> Roster:
 
 def test_a_description_of_an_earlier_request_is_refused(tmp_path):
     """The same server, terms and nodes: what a node signed for one request is no answer to the next."""
-    terms, nodes, heard = Terms.of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(2)}, {}
+    terms, nodes, heard = RunSpec.of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(2)}, {}
 
     def recorded(number, record):
         return heard.setdefault(number, record)
@@ -213,7 +215,7 @@ def test_a_description_of_an_earlier_request_is_refused(tmp_path):
 
 
 def test_each_node_is_asked_under_a_nonce_of_its_own(tmp_path):
-    terms, nodes = Terms.of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(3)}
+    terms, nodes = RunSpec.of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(3)}
     heard = []
 
     def crossed(number, record):  # each node's description arrives as the answer of the node before
@@ -229,7 +231,7 @@ def test_each_node_is_asked_under_a_nonce_of_its_own(tmp_path):
 
 def test_a_description_given_under_other_terms_is_refused(tmp_path):
     """A node without server-key answers to terms that were changed on the way; the server sees that they were."""
-    terms, nodes = Terms.of(plan_for("prism")), {7 + k: node(tmp_path, k, **{"server-key": ""}) for k in range(2)}
+    terms, nodes = RunSpec.of(plan_for("prism")), {7 + k: node(tmp_path, k, **{"server-key": ""}) for k in range(2)}
 
     def changed(number, text):
         return text if number == 7 else text.replace('"rounds": 2', '"rounds": 3')
@@ -240,7 +242,7 @@ def test_a_description_given_under_other_terms_is_refused(tmp_path):
 
 
 def test_a_request_for_a_description_without_a_nonce_is_refused(tmp_path):
-    ours, server = node(tmp_path, 0), Server(SERVER, Names(), lambda: "terms")
+    ours, server = node(tmp_path, 0), SigningServer(SERVER, ClientKeys(), lambda: "terms")
     assert len(ours.opened("terms", server.sign("", bytes(NONCE), DESCRIBE), DESCRIBE)) == NONCE
     for nonce in (b"", bytes(NONCE - 1)):
         with pytest.raises(VitrailError, match="a nonce of 32 bytes"):

@@ -11,13 +11,13 @@ import pytest
 
 from tests.engines.flower.sockets import family, listening, only_loopback
 from tests.federation import PRIVATE, QUICK, same
-from vitrail.engines.async_rounds import stretch
+from vitrail.engines.async_rounds import run_async_rounds
 from vitrail.engines.flower.simulation import VirtualNodes, virtual_nodes
 from vitrail.engines.journal import Journal
-from vitrail.engines.rounds import Federation, Outcome
+from vitrail.engines.rounds import Federation, RoundResult
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
-from vitrail.experiment.run_dir import Folder
+from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.runner import Engine, engine_for, train
 from vitrail.methods import METHODS
 from vitrail.utils.rng import Rng
@@ -48,7 +48,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory):
     assert os.environ.get("PYTHONPATH") == before.get("PYTHONPATH")
 
 
-def played(plan: Plan, engine: Engine) -> tuple[Federation, list[Outcome]]:
+def played(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
     """All rounds, as a run plays them, without what it draws and writes."""
     s, method, rng = plan.settings, plan.method, Rng((plan.settings.seed,))
     held = plan.data.train.take(plan.partition.server)
@@ -56,7 +56,7 @@ def played(plan: Plan, engine: Engine) -> tuple[Federation, list[Outcome]]:
     outcomes = []
     while fed.round < s.rounds:
         journal = Journal(plan.folder.answers)
-        for outcome, after in stretch(
+        for outcome, after in run_async_rounds(
             method, fed, plan.id, lambda _: plan.clients, s.rounds, engine.ask, rng, journal, quorum=1
         ):
             outcomes.append(outcome)
@@ -73,9 +73,9 @@ def test_a_method_gives_the_same_bits_and_bytes_as_embedded(name, settings, node
     other, others = played(plans[1], nodes.engine(plans[1]))
     assert same(fed.tree(), other.tree())
     for a, b in zip(outcomes, others, strict=True):
-        assert (a.up, a.down, a.left_out, a.metrics) == (b.up, b.down, b.left_out, b.metrics)
-        assert a.answered == b.answered
-    assert any(o.answered for o in outcomes)
+        assert (a.up, a.down, a.excluded, a.metrics) == (b.up, b.down, b.excluded, b.metrics)
+        assert a.replied == b.replied
+    assert any(o.replied for o in outcomes)
 
 
 def test_all_that_listens_does_so_on_loopback(nodes: VirtualNodes):
@@ -93,9 +93,9 @@ class StopsAfter:
         self.left = rounds
 
     def begin(self, plan: Plan, done: int) -> None: ...
-    def during(self, outcome: Outcome) -> None: ...
+    def during(self, outcome: RoundResult) -> None: ...
     def end(self, run: object) -> None: ...
-    def round(self, outcome: Outcome, row: object) -> None:
+    def round(self, outcome: RoundResult, row: object) -> None:
         self.left -= 1
         if not self.left:
             raise KeyboardInterrupt
@@ -115,4 +115,4 @@ def test_an_interrupted_run_goes_on_with_flower_to_the_same_model(tmp_path: Path
     assert "goes on after round 1" in " ".join(done.stdout.split())
     model = (whole.folder / "model.safetensors").read_bytes()
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == model
-    assert [r["bytes_up"] for r in Folder(tmp_path / "cut").rows()] == [r["bytes_up"] for r in whole.rows]
+    assert [r["bytes_up"] for r in RunDir(tmp_path / "cut").rows()] == [r["bytes_up"] for r in whole.rows]

@@ -100,7 +100,7 @@ def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
     sites.run(QUICK, out)
     sites.done(out, 3 * PATIENCE)
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
-    assert (first["asked"], first["answered"], first["left_out"]) == (1, 1, {})
+    assert (first["requested"], first["replied"], first["excluded"]) == (1, 1, {})
     assert "south: refused by the node's policy" in sites.log("flwr")
     own = (keys / "south" / "refusals.log").read_text()
     assert "owner's policy refuses this run: moments over one answer costs ε = 9.8" in own

@@ -6,9 +6,9 @@ import numpy as np
 
 from tests.federation import RUN, digits, shares
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, play
-from vitrail.engines.simulation import Crew, Embedded
-from vitrail.methods.base import Declared, Outgoing, Reply, Simple, Task
+from vitrail.engines.rounds import Federation, run_round
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
+from vitrail.methods.base import BaseMethod, Broadcast, PartSpec, Reply, Task
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode, digest
 
@@ -33,16 +33,16 @@ def total(clients, t, salt=0):
 
 
 @dataclass(frozen=True)
-class Adds(Simple):
+class Adds(BaseMethod):
     task: Task = Task((1, 8, 8), 0, 3, 5, secure=3)
     salt: int = 0
 
-    def declares(self):
+    def reply_spec(self):
         return {
-            "x": Declared("sum", "float32", 5, limit=4.0),
-            "bits": Declared("sum", "u1", 100, limit=1, least=0),
-            "count": Declared("sum", "int32", 3, limit=10),
-            "metric.n": Declared("sum", "float32", 1, limit=100.0, least=0.0),
+            "x": PartSpec("sum", "float32", 5, limit=4.0),
+            "bits": PartSpec("sum", "u1", 100, limit=1, least=0),
+            "count": PartSpec("sum", "int32", 3, limit=10),
+            "metric.n": PartSpec("sum", "float32", 1, limit=100.0, least=0.0),
         }
 
     def server_init(self, rng, data=None, start=None):
@@ -53,20 +53,20 @@ class Adds(Simple):
 
     def broadcast(self, server, client, full):
         told = {"closed": ("int32", np.int32([server["closed"]]))}
-        return Outgoing(told, **({} if full else {"base": _version(server["closed"])}))
+        return Broadcast(told, **({} if full else {"base": _version(server["closed"])}))
 
     def client_round(self, state, message, data, rng):
         holds = _version(int(message.parts["closed"][0]) + 1)
         return {**state, "drew": rng.seed()}, Reply(numbers(state["name"], message.round, self.salt), holds=holds)
 
-    def close_round(self, server, sums, rng):
+    def finish_round(self, server, sums, rng):
         return {
             "closed": server["closed"] + 1,
             "sums": [*server["sums"], dict(sorted(sums.values.items()))],
             "clients": [*server["clients"], sums.clients],
         }
 
-    def products(self, server, client=None):
+    def export_models(self, server, client=None):
         return {}
 
 
@@ -80,11 +80,11 @@ def secure(method, threshold):
 
 def play_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIVE, seed=5):
     """One round; `leaves` says from which exchange on a client is not heard any more (it may hear)."""
-    crew = Crew(method, RUN, Rng((seed,)), shares(len(clients), each=2), folder)
+    crew = SimulatedClients(method, RUN, Rng((seed,)), shares(len(clients), each=2), folder)
     heard = []
 
     def ask(requests):
-        with Embedded(crew, digits().train) as engine:
+        with SimulationEngine(crew, digits().train) as engine:
             for client, answer in engine.ask(requests):
                 exchange = decode(answer).header.exchange
                 heard.append((client, exchange, answer))
@@ -94,7 +94,7 @@ def play_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIVE, 
                     yield client, spoil(client, exchange, answer) if spoil else answer
 
     fed = fed or Federation(0, method.server_init(Rng((seed,))))
-    after, outcome = play(method, fed, RUN, clients, ask, Rng((seed,)))
+    after, outcome = run_round(method, fed, RUN, clients, ask, Rng((seed,)))
     return after, outcome, heard
 
 

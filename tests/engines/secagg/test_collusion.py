@@ -9,12 +9,12 @@ import pytest
 from tests.engines.secagg.adds import FIVE, Adds
 from tests.federation import RUN, digits, shares
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, play
+from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.shares import LETTER, SHARE, SHOWN, commitment, join
-from vitrail.engines.signing.server import Names
-from vitrail.engines.simulation import Crew
+from vitrail.engines.signing.server import ClientKeys
+from vitrail.engines.simulation import SimulatedClients
 from vitrail.methods.base import Task
 from vitrail.utils.errors import Malformed
 from vitrail.utils.keys import Key
@@ -35,7 +35,7 @@ class Stop(Exception):
 
 def played_until(exchange, method, folder, clients, vanish=lambda client, exchange: False):
     """Replies by exchange and client; when the given exchange is asked for, the round ends."""
-    crew = Crew(method, RUN, Rng((5,)), shares(len(clients), each=2), folder)
+    crew = SimulatedClients(method, RUN, Rng((5,)), shares(len(clients), each=2), folder)
     replies = {}
 
     def ask(requests):
@@ -50,7 +50,7 @@ def played_until(exchange, method, folder, clients, vanish=lambda client, exchan
             yield client, answer
 
     with pytest.raises(Stop):
-        play(method, Federation(0, method.server_init(None)), RUN, clients, ask, Rng((5,)))
+        run_round(method, Federation(0, method.server_init(None)), RUN, clients, ask, Rng((5,)))
     return replies
 
 
@@ -109,8 +109,8 @@ def said(answer):
 def keyed(folder, names=FIVE, threshold=3, peers=None):
     """Clients with lasting keys, which know each other's where a folder of them is given."""
     method = Adds(Task((1, 8, 8), 0, 3, len(names), secure=threshold))
-    crew = Crew(method, RUN, Rng((5,)), shares(len(names), each=2), folder)
-    known = None if peers is None else Names(expected=peers)
+    crew = SimulatedClients(method, RUN, Rng((5,)), shares(len(names), each=2), folder)
+    known = None if peers is None else ClientKeys(expected=peers)
     made = {c: replace(crew.client(c, digits().train), key=Key(bytes([k + 1] * 32))) for k, c in enumerate(names)}
     if peers is not None:
         peers.mkdir(parents=True)
@@ -132,7 +132,7 @@ def run_to(exchange, method, clients, change=lambda client, exchange, request: r
             else:
                 yield client, clients[client].answer(change(client, at, request))
 
-    _, outcome = play(method, Federation(0, method.server_init(None)), RUN, list(clients), ask, Rng((5,)))
+    _, outcome = run_round(method, Federation(0, method.server_init(None)), RUN, list(clients), ask, Rng((5,)))
     return pending, outcome
 
 
@@ -140,7 +140,7 @@ def equivocate(folder, names, threshold, lists):
     """What clients say in the end to a server that tells each its own list, and hands on the signatures it got."""
     method = Adds(Task((1, 8, 8), 0, 3, len(names), secure=threshold))
     played_until(3, method, folder, names)
-    crew = Crew(method, RUN, Rng((5,)), shares(len(names), each=2), folder)
+    crew = SimulatedClients(method, RUN, Rng((5,)), shares(len(names), each=2), folder)
     clients = {c: crew.client(c, digits().train) for c in names}
     signed = {c: said(clients[c].answer(asked(3, bits("secagg.alive", lists[c])))) for c in names}
     assert {len(s) for s in signed.values()} == {64}  # no shares yet, which without the check it would get here
@@ -296,7 +296,7 @@ def test_clients_that_know_each_other_open_the_same_sum(tmp_path):
     method, clients = keyed(tmp_path / "a", peers=tmp_path / "peers")
     _, outcome = run_to(9, method, clients)
     assert not outcome.void
-    assert not outcome.left_out
+    assert not outcome.excluded
     _, others = run_to(9, *keyed(tmp_path / "b"))
     assert (outcome.metrics, outcome.up, outcome.down) == (others.metrics, others.up, others.down)
 
@@ -304,5 +304,5 @@ def test_clients_that_know_each_other_open_the_same_sum(tmp_path):
 def test_two_clients_with_one_key_count_once(tmp_path):
     method, clients = keyed(tmp_path)
     _, outcome = run_to(9, method, {**clients, "client-3": replace(clients["client-3"], key=clients["client-1"].key)})
-    assert outcome.left_out == {"client-3": "reply refused: it shows the key of another client"}
+    assert outcome.excluded == {"client-3": "reply refused: it shows the key of another client"}
     assert not outcome.void

@@ -11,14 +11,14 @@ from tests.engines.secagg.adds import FIVE, Adds, adds_up, numbers, play_round, 
 from tests.engines.toy import Toy
 from tests.federation import RUN, digits, federate, quick, shares
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, play
+from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.integers import layout
 from vitrail.engines.secagg.server import check_secure
 from vitrail.engines.secagg.shares import SHOWN
-from vitrail.engines.simulation import Crew
-from vitrail.methods.base import Declared, Task
+from vitrail.engines.simulation import SimulatedClients
+from vitrail.methods.base import PartSpec, Task
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import Key
 from vitrail.utils.rng import Rng
@@ -43,7 +43,7 @@ def test_no_clients_numbers_are_in_what_the_server_gets(tmp_path):
     _, outcome, heard = play_round(wide, tmp_path)
     assert not outcome.void
     everything = b"".join(a for *_, a in heard)
-    kind = layout(wide.declares(), 5, 5)["bits"]
+    kind = layout(wide.reply_spec(), 5, 5)["bits"]
     for k in range(5):
         bits = wide.bits(f"client-{k}")
         for form in (np.packbits(bits).tobytes(), bits.tobytes(), kind.pack(kind.words(bits))):
@@ -57,7 +57,7 @@ def test_masked_numbers_are_uniform_and_do_not_tell_the_data(tmp_path):
     for ones in (False, True):
         wide = Wide(Task((1, 8, 8), 0, 3, 5, secure=3), ones)
         _, _, heard = play_round(wide, tmp_path / str(ones))
-        kind = layout(wide.declares(), 5, 5)["bits"]
+        kind = layout(wide.reply_spec(), 5, 5)["bits"]
         masked[ones] = [kind.unpack(seen(heard, 2)[c][0].array()) for c in FIVE]
     for words in (*masked[False], *masked[True], (masked[True][0] - masked[True][1]) % 8):
         assert chisquare(np.bincount(words, minlength=8)).pvalue > 1e-4
@@ -98,8 +98,8 @@ class Wide(Adds):
         super().__init__(task)
         object.__setattr__(self, "ones", ones)
 
-    def declares(self):
-        return {"bits": Declared("sum", "u1", 8000, limit=1, least=0)}
+    def reply_spec(self):
+        return {"bits": PartSpec("sum", "u1", 8000, limit=1, least=0)}
 
     def bits(self, client):
         if self.ones is not None:
@@ -117,7 +117,7 @@ class Wide(Adds):
 def questions(folder, exchange, leaves=None):
     """A client as it stands before an exchange, and the honest question of it."""
     asked = {}
-    crew = Crew(Adds(), RUN, Rng((5,)), shares(5, each=2), folder)
+    crew = SimulatedClients(Adds(), RUN, Rng((5,)), shares(5, each=2), folder)
 
     class Stop(Exception):
         pass
@@ -133,7 +133,7 @@ def questions(folder, exchange, leaves=None):
             yield client, Failure("gone") if gone else crew.client(client, digits().train).answer(request)
 
     with pytest.raises(Stop):
-        play(Adds(), Federation(0, Adds().server_init(None)), RUN, FIVE, ask, Rng((5,)))
+        run_round(Adds(), Federation(0, Adds().server_init(None)), RUN, FIVE, ask, Rng((5,)))
     return crew.client("client-0", digits().train), asked["client-0"]
 
 
@@ -177,7 +177,7 @@ def test_clients_that_shared_nothing_do_not_count_towards_the_threshold(tmp_path
 @pytest.mark.parametrize("exchange", [1, 2, 3, 4])
 def test_an_exchange_out_of_turn_is_refused(tmp_path, exchange):
     _, request = questions(tmp_path / "a", exchange)
-    stranger = Crew(Adds(), RUN, Rng((5,)), shares(5), tmp_path / "b").client("client-0", digits().train)
+    stranger = SimulatedClients(Adds(), RUN, Rng((5,)), shares(5), tmp_path / "b").client("client-0", digits().train)
     assert refusal(stranger, request)
     assert not stranger.path.exists()
 
@@ -273,14 +273,14 @@ def test_a_client_that_sends_rubbish_is_left_out_and_the_sum_is_right(tmp_path, 
     if exchange >= 3:  # its numbers are in; its signature and its shares are not needed
         assert adds_up(fed, FIVE)
     elif exchange == 1 and kind != "short":  # its letter does not open: the addressee, client-0, cannot go on
-        assert "letter from 'client-1'" in outcome.left_out["client-0"]
+        assert "letter from 'client-1'" in outcome.excluded["client-0"]
         assert adds_up(fed, FIVE[1:])
     elif exchange == 2 and kind != "short":  # numbers under another mask look like any others: the sum shows it
         assert "a sum out of range" in outcome.void
     elif exchange == 0 and kind == "garbage":
-        assert outcome.left_out or outcome.void
+        assert outcome.excluded or outcome.void
     else:
-        assert "refused" in outcome.left_out["client-1"]
+        assert "refused" in outcome.excluded["client-1"]
         assert adds_up(fed, [c for c in FIVE if c != "client-1"])
 
 
@@ -293,7 +293,7 @@ def test_a_reply_of_another_shape_is_refused_in_every_exchange_and_the_sum_is_ri
 
     fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
     assert not outcome.void
-    assert exchange == 3 or "declared is" in outcome.left_out["client-1"]
+    assert exchange == 3 or "declared is" in outcome.excluded["client-1"]
     assert adds_up(fed, FIVE if exchange == 3 else [c for c in FIVE if c != "client-1"])
 
 
@@ -340,7 +340,7 @@ def test_a_value_beyond_what_was_declared_does_not_leave_an_honest_client(tmp_pa
 
     monkeypatch.setattr(Adds, "client_round", large)
     fed, outcome, _ = play_round(Adds(), tmp_path)
-    assert outcome.left_out == {"client-2": "its part 'x' cannot be sent: it holds 4.5, outside -4 to 4"}
+    assert outcome.excluded == {"client-2": "its part 'x' cannot be sent: it holds 4.5, outside -4 to 4"}
     assert adds_up(fed, [c for c in FIVE if c != "client-2"])
 
 
@@ -361,7 +361,7 @@ def test_what_cannot_be_added_unseen_is_refused_before_the_run():
 def test_a_client_without_pictures_says_so_before_others_count_on_it(tmp_path):
     holds = {**shares(), "client-0": np.arange(0)}
     _, outcomes, traffic = federate(Adds(Task((1, 8, 8), 0, 1, 3, secure=2)), tmp_path, holds=holds)
-    assert "no pictures" in outcomes[0].left_out["client-0"]
+    assert "no pictures" in outcomes[0].excluded["client-0"]
     assert not outcomes[0].void
     assert len([c for c, _ in traffic.requests if c == "client-0"]) == 1
 

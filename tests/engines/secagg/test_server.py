@@ -27,7 +27,7 @@ def test_a_run_has_the_bits_and_metrics_of_a_run_without_it(name, tmp_path):
     after, outcomes, _ = federate(secure(quick(name), 2), tmp_path / "b", rounds=2)
     assert same(after.tree(), plain.tree())
     assert [o.metrics for o in outcomes] == [o.metrics for o in plainly]
-    assert all(not o.void and len(o.answered) == 3 for o in outcomes)
+    assert all(not o.void and len(o.replied) == 3 for o in outcomes)
 
 
 def test_score_layers_in_half_precision_add_up_the_same(tmp_path):
@@ -83,8 +83,8 @@ def test_any_two_of_five_may_vanish_at_any_exchange(tmp_path):
         remain = expected_outcome(leaves, FIVE, 3)
         assert not outcome.void, leaves
         assert adds_up(fed, remain), leaves
-        assert outcome.answered == remain
-        assert outcome.left_out == {c: "gone" for c in FIVE if c not in remain}
+        assert outcome.replied == remain
+        assert outcome.excluded == {c: "gone" for c in FIVE if c not in remain}
 
 
 def test_whoever_vanishes_the_sum_is_right_or_the_round_is_void(tmp_path):
@@ -134,9 +134,9 @@ def test_simulated_drop_outs_end_in_the_right_sum_or_a_void_round(tmp_path):
     fed, outcomes, _ = federate(method, tmp_path, rounds=12, dropout=0.1)
     closed = [o for o in outcomes if not o.void]
     assert 0 < len(closed) < 12
-    assert any(o.left_out for o in closed)
+    assert any(o.excluded for o in closed)
     for o, sums in zip(closed, fed.server["sums"], strict=True):
-        assert all(np.array_equal(sums[k], v) for k, v in total(o.answered, o.round).items())
+        assert all(np.array_equal(sums[k], v) for k, v in total(o.replied, o.round).items())
 
 
 # -- killed and started again -------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_a_resumed_server_that_hears_other_clients_gets_nothing_twice(tmp_path):
     play_round(Adds(), tmp_path)
     fed, outcome, _ = play_round(Adds(), tmp_path, {"client-4": 0})
     assert "shared their secrets" in outcome.void
-    assert all("replay is refused" in outcome.left_out[c] for c in FIVE[:4])
+    assert all("replay is refused" in outcome.excluded[c] for c in FIVE[:4])
     fed, outcome, _ = play_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=1)
 
@@ -185,7 +185,7 @@ def test_a_resumed_run_asks_in_full_again_where_it_had_to_before(tmp_path):
     (tmp_path / "client-2.safetensors").unlink()
     unbroken, *_ = play_round(Adds(), tmp_path, fed=begun)
     again, outcome, _ = play_round(Adds(), tmp_path, fed=begun)
-    assert not outcome.left_out
+    assert not outcome.excluded
     assert same(again.tree(), unbroken.tree())
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.engines.replies import Taken, Tally
+from vitrail.engines.replies import CheckedPart, FixedPointSum
 from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.integers import Whole, layout
 from vitrail.engines.secagg.shares import PRIME, join, split
-from vitrail.methods.base import Declared
+from vitrail.methods.base import PartSpec
 from vitrail.privacy.noise import operating_system, seeded
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng
@@ -143,23 +143,23 @@ def test_bits_set_beyond_the_last_element_are_refused():
 
 @pytest.mark.parametrize(("clients", "width"), [(2, 2), (3, 2), (4, 3), (10, 4), (15, 4), (16, 5), (100, 7)])
 def test_bits_of_k_clients_take_bit_length_of_k_bits(clients, width):
-    assert layout({"m": Declared("sum", "u1", 8, limit=1, least=0)}, clients, clients)["m"].width == width
+    assert layout({"m": PartSpec("sum", "u1", 8, limit=1, least=0)}, clients, clients)["m"].width == width
 
 
 KINDS = {
-    "f": Declared("sum", "float32", 6, limit=1000.0),
-    "h": Declared("sum", "float16", 6, limit=32.0),
-    "p": Declared("sum", "float32", 6, limit=2.0**40, least=0.0),
-    "i": Declared("sum", "int32", 6, limit=2**31 - 1),
-    "u": Declared("sum", "u5", 6, limit=31, least=0),
-    "b": Declared("sum", "u1", 6, limit=1, least=0),
+    "f": PartSpec("sum", "float32", 6, limit=1000.0),
+    "h": PartSpec("sum", "float16", 6, limit=32.0),
+    "p": PartSpec("sum", "float32", 6, limit=2.0**40, least=0.0),
+    "i": PartSpec("sum", "int32", 6, limit=2**31 - 1),
+    "u": PartSpec("sum", "u5", 6, limit=31, least=0),
+    "b": PartSpec("sum", "u1", 6, limit=1, least=0),
 }
 
 
 @pytest.mark.parametrize("clients", [2, 3, 8, 10])
 def test_masked_sums_are_the_plain_tallys_to_the_bit_also_at_the_limits(clients):
     draw = np.random.default_rng(clients)
-    kinds, tally = layout(KINDS, clients, clients), Tally(KINDS, clients)
+    kinds, tally = layout(KINDS, clients, clients), FixedPointSum(KINDS, clients)
     summed = {name: kind.zeros() for name, kind in kinds.items()}
     for k in range(clients):
         for name, d in KINDS.items():
@@ -167,7 +167,7 @@ def test_masked_sums_are_the_plain_tallys_to_the_bit_also_at_the_limits(clients)
             values = np.concatenate([[low if k % 2 else d.limit, d.limit, low], draw.uniform(low, d.limit, 3)])
             values = values if d.codec.startswith("float") else np.floor(values)
             part = make_part(name, d.codec, values.astype(np.float64 if d.codec.startswith("float") else np.int64))
-            tally.add([Taken(part, part.array())])
+            tally.add([CheckedPart(part, part.array())])
             summed[name] += kinds[name].words(part.array())
     plain = tally.sums(clients).values
     for name, kind in kinds.items():
@@ -192,15 +192,15 @@ def test_a_sum_nobody_can_have_sent_is_refused():
 
 def test_what_is_not_a_plain_sum_of_a_known_size_is_refused():
     for d in (
-        Declared("each", "u1", 1),
-        Declared("relay", "bytes", 1),
-        Declared("sum", "u1", None),
-        Declared("sum", "bytes", 1, unpack=lambda s, a: a),
+        PartSpec("each", "u1", 1),
+        PartSpec("relay", "bytes", 1),
+        PartSpec("sum", "u1", None),
+        PartSpec("sum", "bytes", 1, unpack=lambda s, a: a),
     ):
         with pytest.raises(VitrailError, match="not a plain sum"):
             layout({"x": d}, 3, 3)
     with pytest.raises(VitrailError, match="declare less"):
-        layout({"x": Declared("sum", "int64", 1, limit=2**63 - 1)}, 3, 3)
+        layout({"x": PartSpec("sum", "int64", 1, limit=2**63 - 1)}, 3, 3)
 
 
 # -- masks ----------------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ import pytest
 from tests.engines.secagg.adds import FIVE, Adds, adds_up
 from tests.engines.toy import Free, Toy
 from tests.federation import RUN, digits, federate, quick, same, shares
-from vitrail.engines.async_rounds import stretch
+from vitrail.engines.async_rounds import run_async_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, play
-from vitrail.engines.signing.client import Signed
-from vitrail.engines.signing.server import Names, Server
-from vitrail.engines.simulation import Crew
+from vitrail.engines.rounds import Federation, run_round
+from vitrail.engines.signing.client import SignedSession
+from vitrail.engines.signing.server import ClientKeys, SigningServer
+from vitrail.engines.simulation import SimulatedClients
 from vitrail.methods.base import Task
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import SIGNATURE, Key
@@ -33,13 +33,13 @@ class Sites:
 
     def __init__(self, method, folder, clients, down=lambda c, t, b: b, up=lambda c, t, b: b, server=SERVER.public):
         folder.mkdir(parents=True, exist_ok=True)
-        self.crew = Crew(method, RUN, Rng((5,)), shares(len(clients), each=2), folder / "clients")
+        self.crew = SimulatedClients(method, RUN, Rng((5,)), shares(len(clients), each=2), folder / "clients")
         self.down, self.up, self.pinned = down, up, server
-        self.names = Names()
+        self.names = ClientKeys()
         for client in clients:
             self.names.meet(client, key_of(client).public)
         self.told = "the terms of this run"
-        self.signing = Server(SERVER, self.names, lambda: "the terms of this run")
+        self.signing = SigningServer(SERVER, self.names, lambda: "the terms of this run")
 
     def carry(self, requests):
         for client, request in filter(None, requests):
@@ -47,7 +47,7 @@ class Sites:
             yield client, self.up(client, t, self.answer(client, self.down(client, t, request)))
 
     def answer(self, client, carried):
-        node, request = Signed(client, key_of(client), self.pinned), carried[:-SIGNATURE]
+        node, request = SignedSession(client, key_of(client), self.pinned), carried[:-SIGNATURE]
         one = self.crew.client(client, digits().train)
         try:
             reply = one.answer(node.opened(carried, self.told))
@@ -61,12 +61,12 @@ def run(method, folder, clients, rounds, ahead=1, **hooks):
     fed, outcomes = Federation(0, method.server_init(Rng((5,)))), []
     while fed.round < rounds:
         if ahead == 1:
-            fed, outcome = play(method, fed, RUN, clients, sites.signing.ask(sites.carry), Rng((5,)))
+            fed, outcome = run_round(method, fed, RUN, clients, sites.signing.ask(sites.carry), Rng((5,)))
             sites.signing.count(outcome)
             outcomes.append(outcome)
             continue
         journal = Journal(folder / "answers")
-        for outcome, after in stretch(
+        for outcome, after in run_async_rounds(
             method, fed, RUN, lambda _: clients, min(rounds, fed.round + ahead),
             sites.signing.ask(sites.carry), Rng((5,)), journal,
         ):  # fmt: skip
@@ -95,7 +95,7 @@ def test_bits_are_those_without_and_each_message_costs_64_bytes_more(tmp_path, m
     )
     assert same(signed.tree(), plain.tree())
     for mine, theirs in zip(outcomes, others, strict=True):
-        assert (mine.answered, mine.left_out, mine.metrics) == (theirs.answered, theirs.left_out, theirs.metrics)
+        assert (mine.replied, mine.excluded, mine.metrics) == (theirs.replied, theirs.excluded, theirs.metrics)
         for client in theirs.up:
             sent = sum(c == client and decode(b).header.round == mine.round for c, b in traffic.replies)
             assert mine.up[client] == theirs.up[client] + SIGNATURE * sent
@@ -114,8 +114,8 @@ def test_an_answer_in_anothers_name_is_left_out(tmp_path):
         return carried
 
     fed, outcomes = run(method, tmp_path, FIVE, 1, up=forged)
-    assert outcomes[0].left_out.keys() == {"client-1"}
-    assert "not signed, for this request, by its key" in outcomes[0].left_out["client-1"]
+    assert outcomes[0].excluded.keys() == {"client-1"}
+    assert "not signed, for this request, by its key" in outcomes[0].excluded["client-1"]
     assert adds_up(fed, [c for c in FIVE if c != "client-1"])
 
 
@@ -142,14 +142,14 @@ def test_whatever_is_changed_on_the_way_up_is_left_out(tmp_path):
     ]
     for i, change in enumerate(changes):
         fed, outcomes = run(method, tmp_path / str(i), FIVE, 1, up=rewritten(change))
-        assert "not signed" in outcomes[0].left_out["client-2"], i
+        assert "not signed" in outcomes[0].excluded["client-2"], i
         assert adds_up(fed, [c for c in FIVE if c != "client-2"])
     for short in (b"", b"x" * (SIGNATURE - 1)):
         _, outcomes = run(
             method, tmp_path / str(len(short)) / "s", FIVE, 1,
             up=lambda c, t, b, short=short: short if c == "client-2" else b,
         )  # fmt: skip
-        assert "not a message and its signature" in outcomes[0].left_out["client-2"]
+        assert "not a message and its signature" in outcomes[0].excluded["client-2"]
 
 
 def test_an_answer_to_another_request_is_no_answer(tmp_path):
@@ -160,8 +160,8 @@ def test_an_answer_to_another_request_is_no_answer(tmp_path):
         return first.setdefault(client, carried) if client == "client-2" else carried
 
     fed, outcomes = run(method, tmp_path, FIVE, 2, up=replayed)
-    assert not outcomes[0].left_out
-    assert "not signed, for this request" in outcomes[1].left_out["client-2"]
+    assert not outcomes[0].excluded
+    assert "not signed, for this request" in outcomes[1].excluded["client-2"]
     assert adds_up(fed, [c for c in FIVE if c != "client-2"], t=1)
 
 
@@ -170,7 +170,7 @@ def test_a_node_refuses_a_server_that_its_owner_did_not_name_and_says_so(tmp_pat
     fed, outcomes = run(method, tmp_path / "a", FIVE, 1, server=STRANGER.public)
     assert fed.round == 1
     assert "quorum" in outcomes[0].void
-    assert all("not signed by the server that this node's owner named" in r for r in outcomes[0].left_out.values())
+    assert all("not signed by the server that this node's owner named" in r for r in outcomes[0].excluded.values())
     assert not (tmp_path / "a" / "clients").exists(), "a refused request leaves no trace"
     assert adds_up(run(method, tmp_path / "b", FIVE, 1, server=None)[0], FIVE), "without a name nothing is checked"
 
@@ -183,16 +183,16 @@ def test_a_request_that_is_changed_or_meant_for_another_is_refused(tmp_path):
         return to["client-0"] if client == "client-1" else carried
 
     _, outcomes = run(method, tmp_path / "a", FIVE, 1, down=crossed)
-    assert outcomes[0].left_out.keys() == {"client-1"}
+    assert outcomes[0].excluded.keys() == {"client-1"}
 
     def changed(client, t, carried):
         message = decode(carried[:-SIGNATURE])
         return encode(replace(message, header=replace(message.header, round=2))) + carried[-SIGNATURE:]
 
     _, outcomes = run(method, tmp_path / "b", FIVE, 1, down=changed)
-    assert not outcomes[0].answered
+    assert not outcomes[0].replied
     _, outcomes = run(method, tmp_path / "c", FIVE, 1, down=lambda c, t, b: b[:40])
-    assert not outcomes[0].answered
+    assert not outcomes[0].replied
 
 
 def test_terms_that_were_changed_on_the_way_are_refused(tmp_path):
@@ -200,22 +200,22 @@ def test_terms_that_were_changed_on_the_way_are_refused(tmp_path):
     sites = Sites(PLAIN, tmp_path, FIVE)
     sites.told = "the terms of this run, without noise"
     start = Federation(0, PLAIN.server_init(Rng((5,))))
-    _, outcome = play(PLAIN, start, RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,)))
-    assert not outcome.answered
-    assert all("not signed by the server" in why for why in outcome.left_out.values())
+    _, outcome = run_round(PLAIN, start, RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,)))
+    assert not outcome.replied
+    assert all("not signed by the server" in why for why in outcome.excluded.values())
 
 
 def test_a_request_for_one_thing_is_none_for_another():
-    node, server = Signed("a", key_of("a"), SERVER.public), Server(SERVER, Names())
+    node, server = SignedSession("a", key_of("a"), SERVER.public), SigningServer(SERVER, ClientKeys())
     assert node.opened(server.sign("a", b"a model", "keep"), what="keep") == b"a model"
     with pytest.raises(VitrailError, match="server-key"):
         node.opened(server.sign("a", b"a model", "keep"))
 
 
 def test_the_first_key_of_a_client_stays_and_another_is_refused():
-    names = Names()
+    names = ClientKeys()
     names.meet("a", key_of("a").public)
-    again = Names(dict(names.keys))
+    again = ClientKeys(dict(names.keys))
     again.meet("a", key_of("a").public)
     with pytest.raises(VitrailError, match="was its key before"):
         again.meet("a", STRANGER.public)
@@ -225,7 +225,7 @@ def test_the_first_key_of_a_client_stays_and_another_is_refused():
 
 def test_with_a_folder_of_expected_keys_no_other_counts(tmp_path):
     (tmp_path / "north%2F1.pub").write_text(key_of("north/1").public.hex())
-    names = Names({"south": STRANGER.public}, tmp_path)
+    names = ClientKeys({"south": STRANGER.public}, tmp_path)
     names.meet("north/1", key_of("north/1").public)
     with pytest.raises(VitrailError, match="is expected"):
         names.meet("north/1", STRANGER.public)
@@ -238,17 +238,17 @@ def test_an_answer_of_a_client_that_nobody_met_is_left_out(tmp_path):
     method = PLAIN
     sites = Sites(method, tmp_path, FIVE)
     sites.signing.names.keys.pop("client-4")
-    fed, outcome = play(
+    fed, outcome = run_round(
         method, Federation(0, method.server_init(Rng((5,)))), RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,))
     )
-    assert outcome.left_out == {"client-4": "reply refused: no key is known for it"}
+    assert outcome.excluded == {"client-4": "reply refused: no key is known for it"}
     assert adds_up(fed, FIVE[:4])
 
 
 def test_a_failure_of_the_engine_stays_a_failure(tmp_path):
     method = PLAIN
     _, outcomes = run(method, tmp_path, FIVE, 1, up=lambda c, t, b: Failure("lost its way") if c == "client-0" else b)
-    assert outcomes[0].left_out == {"client-0": "lost its way"}
+    assert outcomes[0].excluded == {"client-0": "lost its way"}
 
 
 def test_a_real_method_learns_the_same(tmp_path):

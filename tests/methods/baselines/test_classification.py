@@ -13,11 +13,11 @@ from tests.federation import digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.replies import _check as check_part
 from vitrail.engines.secagg.client import MASK
-from vitrail.methods.base import COUNTED, Incoming, Sums
+from vitrail.methods.base import LAST_COUNTED, ServerMessage, Sums
 from vitrail.methods.baselines import shared_pool as pool
 from vitrail.methods.baselines.sdafl import UNSURE
+from vitrail.nets.feature_moments import to_float
 from vitrail.nets.flat import from_vector, to_vector
-from vitrail.nets.moments import to_float
 from vitrail.utils.errors import Malformed
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state
@@ -33,8 +33,8 @@ def started(method, data=None):
 def answer(method, server, data=SOME, state=None, t=0, full=True):
     """A client's reply in a round, after one that was counted where it has a state."""
     told = {n: np.asarray(a) for n, (_, a) in method.broadcast(server, "a", full).parts.items()}
-    told |= {COUNTED: np.array([t - 1])} if state else {}
-    return method.client_round(state or {}, Incoming(t, told), data, Rng((2, t)))
+    told |= {LAST_COUNTED: np.array([t - 1])} if state else {}
+    return method.client_round(state or {}, ServerMessage(t, told), data, Rng((2, t)))
 
 
 def plainly(method, vector, steps, correct=0.0, pull=0.0):
@@ -70,7 +70,7 @@ def test_a_client_counts_by_its_pictures_and_a_mean_is_what_it_says():
     server = started(method)
     replies = [answer(method, server, SOME.take(np.arange(n)))[1].parts for n in (6, 18)]
     sums = Sums({n: replies[0][n].astype(np.float64) + replies[1][n] for n in ("network", "weight")}, 2)
-    after = method.close_round(server, sums, Rng((3,)))["network"]
+    after = method.finish_round(server, sums, Rng((3,)))["network"]
     moves = [r["network"] / r["weight"][0] for r in replies]
     assert np.allclose(after, server["network"] + 0.25 * moves[0] + 0.75 * moves[1], atol=1e-6)
 
@@ -96,7 +96,7 @@ def test_scaffolds_controls_are_option_two_and_correct_the_steps():
     assert np.allclose(state["control"], -c + (x - y) / (3 * method.rate(0)), atol=1e-4)
     assert np.allclose(reply.parts["control"], state["control"])
     sums = {"network": reply.parts["network"], "weight": np.ones(1), "control": reply.parts["control"]}
-    after = method.close_round({**server, "control": c}, Sums(sums, 1), Rng((3,)))
+    after = method.finish_round({**server, "control": c}, Sums(sums, 1), Rng((3,)))
     assert np.allclose(after["control"], c + reply.parts["control"] / 4, atol=1e-6)  # |S|/N of the mean
 
 
@@ -104,8 +104,8 @@ def test_the_servers_pictures_are_used_where_it_has_any():
     method = quick("fedavg")
     nothing = Sums({"network": np.zeros(started(method)["network"].size), "weight": np.ones(1)}, 1)
     with_some, without = started(method, SOME), started(method)
-    assert same(method.close_round(without, nothing, Rng((3,)))["network"], without["network"])
-    tuned = method.close_round(with_some, nothing, Rng((3,)))["network"]
+    assert same(method.finish_round(without, nothing, Rng((3,)))["network"], without["network"])
+    tuned = method.finish_round(with_some, nothing, Rng((3,)))["network"]
     x, y = to_float(SOME.pixels), torch.from_numpy(SOME.labels)
     losses = [F.cross_entropy(from_vector(method.net(), v).eval()(x), y) for v in (with_some["network"], tuned)]
     assert losses[1] < losses[0]
@@ -167,7 +167,7 @@ def test_means_that_are_none_are_refused():
     good = answer(method, started(method))[1].parts
     with pytest.raises(Malformed):
         method.receive(started(method), "a", {**good, "means": good["means"].ravel()[:-1]})
-    declared = method.declares()
+    declared = method.reply_spec()
     labels = make_part("mean_labels", declared["mean_labels"].codec, good["mean_labels"] + 1)
     with pytest.raises(Malformed, match="outside 0 to 1"):
         check_part(labels, declared, started(method))
@@ -207,7 +207,7 @@ def test_a_client_learns_from_what_others_made():
     server = started(method)
 
     def chance(said):
-        told = Incoming(0, {"network": server["network"], "labels": np.full(40, said, np.uint8)})
+        told = ServerMessage(0, {"network": server["network"], "labels": np.full(40, said, np.uint8)})
         _, reply = method.client_round({"own": own.pixels[:12], "pool": other.pixels}, told, own, Rng((2,)))
         net = from_vector(method.net(), server["network"] + reply.parts["network"] / reply.parts["weight"][0]).eval()
         return net(to_float(other.pixels)).softmax(1)[:, 1].mean()
@@ -268,7 +268,7 @@ def test_scaffolds_c_stays_the_mean_of_all_c_i_whatever_is_lost(quorum, secure, 
 def test_what_a_client_shares_once_is_sent_again_until_it_has_come(name, tmp_path):
     method = quick(name, rounds=4)
     fed, outcomes, _ = losing(method, tmp_path / "lost", (0, "client-1"), (1, "client-1"))
-    assert [len(o.answered) for o in outcomes] == [2, 2, 3, 3]
+    assert [len(o.replied) for o in outcomes] == [2, 2, 3, 3]
     assert fed.server["pool"]["clients"] == sorted(shares())
     whole, *_ = losing(method, tmp_path / "whole")
     assert set(fed.server["shares"]) == set(whole.server["shares"])
@@ -281,9 +281,9 @@ def test_what_a_client_shares_once_is_sent_again_until_it_has_come(name, tmp_pat
 def test_a_server_that_asks_as_if_nothing_had_come_gets_the_same_means_again(name):
     method = quick(name)
     server, state, sent = started(method), {}, []
-    for t, told in enumerate(({}, {COUNTED: np.array([0])}, {})):
+    for t, told in enumerate(({}, {LAST_COUNTED: np.array([0])}, {})):
         parts = {n: np.asarray(a) for n, (_, a) in method.broadcast(server, "a", True).parts.items()}
-        state, reply = method.client_round(state, Incoming(t, parts | told), SOME, Rng((2, t)))
+        state, reply = method.client_round(state, ServerMessage(t, parts | told), SOME, Rng((2, t)))
         sent.append(reply.parts["means"])
     assert sent[1].size == 0
     assert np.array_equal(sent[0], sent[2])

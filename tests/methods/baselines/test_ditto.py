@@ -6,11 +6,11 @@ import torch
 
 from tests.federation import digits, federate, quick
 from vitrail.experiment.settings import resolve
-from vitrail.methods.base import Incoming
+from vitrail.methods.base import ServerMessage
 from vitrail.methods.padpaf import training
-from vitrail.methods.padpaf.partial_federation import Pull
+from vitrail.methods.padpaf.partial_federation import ProximalTerm
 from vitrail.models.model_file import open_model
-from vitrail.nets.flat import from_vector, learned, to_vector
+from vitrail.nets.flat import from_vector, to_vector, trainable_mask
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state
@@ -24,7 +24,7 @@ ALL = ("generator", "discriminator", "style", "style_discriminator")
 
 def told(method, seed=1, t=0):
     server = method.server_init(Rng((seed,)))
-    return Incoming(t, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
+    return ServerMessage(t, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
 
 
 def test_a_personal_step_is_adam_on_the_gradient_plus_lambda_times_the_way_from_w():
@@ -45,7 +45,9 @@ def test_a_personal_step_is_adam_on_the_gradient_plus_lambda_times_the_way_from_
     weights = [p for name in ("discriminator", "style_discriminator") for p in nets[name].parameters()]
     w_t = np.concatenate([message.parts[name] for name in ("discriminator", "style_discriminator")])
     sizes = np.cumsum([p.numel() for p in weights])[:-1]
-    v_after = np.concatenate([after[name][learned(nets[name])] for name in ("discriminator", "style_discriminator")])
+    v_after = np.concatenate(
+        [after[name][trainable_mask(nets[name])] for name in ("discriminator", "style_discriminator")]
+    )
     for k, (p, w, end) in enumerate(zip(weights, np.split(w_t, sizes), np.split(v_after, sizes), strict=True)):
         v = p.detach().numpy().ravel().astype(np.float64)
         g = p.grad.numpy().ravel() + 0.7 * (v - w)
@@ -59,12 +61,12 @@ def test_a_personal_step_is_adam_on_the_gradient_plus_lambda_times_the_way_from_
 def test_the_pull_is_half_mu_times_the_squared_distance():
     net = torch.nn.Linear(2, 2)
     start = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], np.float32)
-    term = Pull(0.5, {"a": start})({"a": net, "b": torch.nn.Linear(2, 2)})
+    term = ProximalTerm(0.5, {"a": start})({"a": net, "b": torch.nn.Linear(2, 2)})
     theta = to_vector(net)
     assert term.item() == pytest.approx(0.25 * ((theta - start) ** 2).sum(), rel=1e-5)
     term.backward()
     assert torch.cat([net.weight.grad.flatten(), net.bias.grad]).numpy() == pytest.approx(0.5 * (theta - start))
-    assert Pull(0.0, {"a": start})({"a": net}) == 0.0
+    assert ProximalTerm(0.0, {"a": start})({"a": net}) == 0.0
 
 
 @pytest.mark.parametrize("prox", [0.0, 1.0])
@@ -90,7 +92,7 @@ def test_the_personal_model_begins_at_w_and_is_held_there():
         method = quick("ditto", pull=pull, personal_epochs=3)
         v = method.client_round({}, told(method), SOME, Rng((1,)))[0]["personal"]
         nets, w = method.networks(), told(method).parts
-        return np.sqrt(sum(np.square(v[n][learned(nets[n])] - w[n]).sum() for n in ALL))
+        return np.sqrt(sum(np.square(v[n][trainable_mask(nets[n])] - w[n]).sum() for n in ALL))
 
     assert apart(100.0) < apart(1.0) < apart(0.0)
     still = quick("ditto", lr=1e-12)
@@ -141,7 +143,7 @@ def test_alone_nothing_but_measures_leaves_and_the_server_learns_nothing(tmp_pat
     assert np.array_equal(fed.server["generator"], start["generator"])
     states = [load_state(tmp_path / f"client-{k}.safetensors")["state"] for k in (0, 1)]
     assert set(ALL) < set(states[0])
-    a, b = (open_model(method.products(fed.server, s)["generator"], CLASSES) for s in states)
+    a, b = (open_model(method.export_models(fed.server, s)["generator"], CLASSES) for s in states)
     assert not a.sample(4).equal(b.sample(4))
 
 
@@ -150,6 +152,6 @@ def test_with_everything_shared_all_clients_and_the_server_have_one_generator(tm
     fed, *_ = federate(method, tmp_path, rounds=1)
     state = load_state(tmp_path / "client-0.safetensors")["state"]
     assert not set(ALL) & set(state)
-    own, common = (open_model(method.products(fed.server, s)["generator"], CLASSES) for s in (state, None))
+    own, common = (open_model(method.export_models(fed.server, s)["generator"], CLASSES) for s in (state, None))
     assert own.sample(4).equal(common.sample(4))
     assert common.z == 2 * method.latent

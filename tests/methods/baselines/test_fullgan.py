@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from tests.federation import RUN, digits, federate, quick, shares
 from tests.methods.psfedgan.test_algorithm import halves, windows
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.experiment import settings as config
-from vitrail.methods.base import Incoming, Task
+from vitrail.methods.base import ServerMessage, Task
 from vitrail.methods.psfedgan.user import train
 from vitrail.models.model_file import load_classifier, save_model
 from vitrail.nets.flat import from_vector, to_vector, vector_size
@@ -33,7 +33,7 @@ def one_round(method, state=None, data=None, t=0, server=None):
     server = method.server_init(Rng((1,))) if server is None else server
     parts = {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()}
     data = digits().train.take(np.arange(24)) if data is None else data
-    return method.client_round(state, Incoming(t, parts), data, Rng((2, t)))
+    return method.client_round(state, ServerMessage(t, parts), data, Rng((2, t)))
 
 
 def test_the_steps_are_algorithm_1_written_plainly_and_every_g_and_d_travels():
@@ -76,8 +76,8 @@ def reply_bytes(name, **settings):
     """One real reply of a method at its default widths, 32x32 pictures, one step."""
     method = config.build_method(config.resolve(name, {"steps": 1, **settings}), Task((1, 32, 32), 10, 20, 10))
     pixels = np.kron(digits().train.pixels[:20], np.ones((1, 1, 4, 4), np.uint8))
-    _, reply = one_round(method, data=Pictures(pixels, digits().train.labels[:20]))
-    declared = method.declares()
+    _, reply = one_round(method, data=Images(pixels, digits().train.labels[:20]))
+    declared = method.reply_spec()
     parts = tuple(make_part(n, declared[n].codec, np.asarray(a)) for n, a in reply.parts.items())
     return len(encode(Message(Header(Kind.REPLY, RUN, 0, "a"), parts)))
 
@@ -96,7 +96,7 @@ def test_the_server_has_each_clients_last_g_and_so_has_whoever_listens(tmp_path)
         heard = set().union(*(windows(data) for who, data in traffic.replies if who == c))
         assert windows(own["generator"].tobytes()) <= heard
         assert own["steps"] == 4
-    assert {p.name for _, d in traffic.replies for p in decode(d).parts} == set(method.declares())
+    assert {p.name for _, d in traffic.replies for p in decode(d).parts} == set(method.reply_spec())
 
 
 def test_clients_begin_apart_from_the_runs_seed():
@@ -119,20 +119,20 @@ def test_a_client_without_a_label_is_refused_and_no_other_run_is_taken_over():
 def test_the_mixture_knows_who_has_which_label_and_a_classifier_comes_of_it(tmp_path):
     method = small(6, classifier_rounds=2, classifier_steps=5)
     fed, outcomes, _ = federate(method, tmp_path, holds=halves())
-    assert [len(o.answered) for o in outcomes] == [2] * 4 + [0] * 2
+    assert [len(o.replied) for o in outcomes] == [2] * 4 + [0] * 2
     assert method.mixture(fed.server).knows.tolist() == [[k < 5 for k in range(10)], [k >= 5 for k in range(10)]]
-    made = method.products(fed.server)
+    made = method.export_models(fed.server)
     assert set(made) == {"generator", "classifier"}
     save_model(tmp_path / "c.safetensors", made["classifier"], CLASSES, {"made": "here"})
     x = torch.from_numpy(digits().test.pixels[:5]).float() / 255
     assert load_classifier(tmp_path / "c.safetensors").logits(x).shape == (5, 10)
-    own = method.products(fed.server, load_state(tmp_path / "client-1.safetensors")["state"])["generator"]
+    own = method.export_models(fed.server, load_state(tmp_path / "client-1.safetensors")["state"])["generator"]
     assert own.kind == "dcgan"
 
 
 def test_with_dp_sgd_neither_labels_nor_losses_leave():
     method = quick("fullgan, dp-sgd")
-    assert set(method.declares()) == {"generators", "discriminators"}
+    assert set(method.reply_spec()) == {"generators", "discriminators"}
     assert method.mechanism.noise == quick("psfedgan, dp-sgd").mechanism.noise
 
 
@@ -145,9 +145,9 @@ def test_a_gan_that_is_no_longer_finite_stays_with_its_client():
 def test_what_no_message_can_carry_is_refused_before_anything_is_trained(name):
     large = Task((1, 32, 32), 10, 20, 10)
     with pytest.raises(VitrailError, match=r"steps=1000: .* use fewer steps"):
-        replace(quick(name, steps=1000, width=64, d_width=128), task=large).declares()
+        replace(quick(name, steps=1000, width=64, d_width=128), task=large).reply_spec()
     fits = replace(quick(name, steps=100, width=64, d_width=64), task=large)
-    parts = fits.declares()
+    parts = fits.reply_spec()
     D = vector_size(fits.discriminator(fits.architecture))
     assert 4 * 100 * D > 2**28
     assert parts["discriminators"].most_bytes >= 4 * 100 * D, "what is declared is taken"

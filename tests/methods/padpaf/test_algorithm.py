@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 import vitrail
 from tests.federation import digits, federate, quick, same
 from vitrail.cli.main import app
-from vitrail.methods.base import Incoming, Model, Sums
+from vitrail.methods.base import Model, ServerMessage, Sums
 from vitrail.methods.padpaf import training
 from vitrail.methods.padpaf.algorithm import FEDERATED
 from vitrail.methods.padpaf.losses import OFF_DIAGONAL, barlow_twins, d_loss, g_loss
 from vitrail.models.model_file import load, open_model, save_model
 from vitrail.models.personal import fixed, load_joined, load_personal
+from vitrail.nets.content_style import initialise
 from vitrail.nets.flat import tensor_sizes, to_vector
-from vitrail.nets.padpaf import initialise
-from vitrail.nets.padpaf_discriminator import settle
+from vitrail.nets.spectral_discriminator import warm_up_spectral_norm
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state
@@ -31,7 +31,7 @@ SOME = digits().train.take(np.arange(40))
 
 def told(method, server=None, t=0):
     server = server or method.server_init(Rng((1,)))
-    return Incoming(t, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
+    return ServerMessage(t, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
 
 
 def private_of(folder, client="client-0"):
@@ -140,7 +140,7 @@ def networks(method, seed=3):
     for name, net in {**content, **style}.items():
         initialise(net, Rng((seed,)).child(name).torch())
     model = training.Networks({**content, **style}, "cpu")
-    settle(model.D)
+    warm_up_spectral_norm(model.D)
     return model
 
 
@@ -204,7 +204,7 @@ def test_the_server_moves_by_adam_on_the_mean_pseudo_gradient(opt):
     for t in range(3):
         delta = {name: rng.normal(0, 0.01, n) for name, n in sizes.items()}
         sums = {name: 1.7 * d for name, d in delta.items()}
-        server = method.close_round(server, Sums({**sums, "weight": np.array([1.7])}, 3), Rng((t,)))
+        server = method.finish_round(server, Sums({**sums, "weight": np.array([1.7])}, 3), Rng((t,)))
         for name, g in delta.items():
             if opt == "average":
                 theta[name] = theta[name] - g
@@ -251,7 +251,7 @@ def test_every_choice_trains(tmp_path, setting):
     fast = {"lr": 0.05, "local_epochs": 4}  # within hinge's margin both losses have the same gradient
     plain, *_ = federate(quick("padpaf", **fast), tmp_path / "plain", rounds=1)
     fed, outcomes, _ = federate(quick("padpaf", **fast, **setting), tmp_path / "other", rounds=1)
-    assert len(outcomes[0].answered) == outcomes[0].asked
+    assert len(outcomes[0].replied) == outcomes[0].requested
     assert all(np.isfinite(fed.server[name]).all() for name in FEDERATED)
     assert not np.array_equal(fed.server["discriminator"], plain.server["discriminator"])
 
@@ -279,37 +279,37 @@ def test_the_papers_size_is_reached():
 def test_a_client_has_a_generator_of_its_own_and_the_server_one_without_style(tmp_path):
     method = quick("padpaf")
     fed, *_ = federate(method, tmp_path)
-    made = {c: method.products(fed.server, private_of(tmp_path, c))["generator"] for c in ("client-0", "client-1")}
+    made = {c: method.export_models(fed.server, private_of(tmp_path, c))["generator"] for c in ("client-0", "client-1")}
     a, b = (open_model(m, CLASSES) for m in made.values())
-    assert a.z == 2 * open_model(method.products(fed.server)["generator"], CLASSES).z
+    assert a.z == 2 * open_model(method.export_models(fed.server)["generator"], CLASSES).z
     assert not a.sample(4).equal(b.sample(4))
     save_model(tmp_path / "own.safetensors", made["client-0"], CLASSES, {})
     assert load(tmp_path / "own.safetensors").sample(9, seed=2).equal(a.sample(9, seed=2))
-    assert "style" not in method.products(fed.server)["generator"].tree
+    assert "style" not in method.export_models(fed.server)["generator"].tree
 
 
 @pytest.mark.parametrize("label_maps", ["private", "federated"])
 def test_the_servers_generator_knows_labels_where_their_maps_are_federated(tmp_path, label_maps):
     method = quick("padpaf", label_maps=label_maps)
     fed, *_ = federate(method, tmp_path)
-    generator = open_model(method.products(fed.server)["generator"], CLASSES)
+    generator = open_model(method.export_models(fed.server)["generator"], CLASSES)
     ignores = generator.sample(3, label=1).equal(generator.sample(3, label=2))
     assert ignores == (label_maps == "private")
-    own = open_model(method.products(fed.server, private_of(tmp_path))["generator"], CLASSES)
+    own = open_model(method.export_models(fed.server, private_of(tmp_path))["generator"], CLASSES)
     assert not own.sample(3, label=1).equal(own.sample(3, label=2))
 
 
 def test_content_or_style_can_be_fixed(tmp_path):
     method = quick("padpaf")
     fed, *_ = federate(method, tmp_path, rounds=1)
-    own = open_model(method.products(fed.server, private_of(tmp_path))["generator"], CLASSES)
+    own = open_model(method.export_models(fed.server, private_of(tmp_path))["generator"], CLASSES)
     both = fixed(own, content=1, style=2).sample(5, label=3)
     assert torch.allclose(both, both[:1].expand_as(both), atol=1e-5)
     for seeds in ({"content": 1}, {"style": 2}):
         some = fixed(own, **seeds).sample(5, label=3)
         assert not torch.allclose(some, some[:1].expand_as(some), atol=1e-3)
     with pytest.raises(VitrailError, match="--client"):
-        fixed(open_model(method.products(fed.server)["generator"], CLASSES), content=1)
+        fixed(open_model(method.export_models(fed.server)["generator"], CLASSES), content=1)
 
 
 def test_a_clients_generator_is_loaded_from_a_runs_folder(tmp_path):
@@ -351,7 +351,7 @@ def test_a_node_joins_the_model_it_got_with_its_private_file(name, tmp_path):
         load_joined(model, private)
     if name == "padpaf":
         method = quick("padpaf", width=8)
-        other = method.products(method.server_init(Rng((1,))))["generator"]
+        other = method.export_models(method.server_init(Rng((1,))))["generator"]
         save_model(tmp_path / "other.safetensors", other, CLASSES, {})
         with pytest.raises(VitrailError, match="the same run"):
             load_joined(tmp_path / "other.safetensors", private)
@@ -381,7 +381,7 @@ def test_a_run_may_start_where_another_ended(tmp_path):
 
 def test_power_iteration_finds_the_largest_singular_value():
     D = networks(quick("padpaf")).D_c
-    settle(D, 200)
+    warm_up_spectral_norm(D, 200)
     for layer in (D.blocks[0].conv2, D.psi, D.projector[0]):
         assert torch.linalg.matrix_norm(layer.weight.flatten(1), 2).item() == pytest.approx(1, abs=1e-3)
     assert to_vector(D).dtype == np.float32

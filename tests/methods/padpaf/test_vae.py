@@ -6,13 +6,13 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from tests.federation import digits, federate, quick
-from vitrail.methods.base import Incoming, Sums
+from vitrail.methods.base import ServerMessage, Sums
 from vitrail.methods.padpaf.losses import barlow_twins
 from vitrail.methods.padpaf.training import latents
 from vitrail.methods.padpaf.vae import agreement, elbo, joined
 from vitrail.models.model_file import open_model
+from vitrail.nets.content_style import initialise
 from vitrail.nets.flat import tensor_sizes, to_vector
-from vitrail.nets.padpaf import initialise
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state
 from vitrail.utils.state import pack
@@ -92,8 +92,8 @@ def test_it_learns_to_rebuild_pictures():
     data = digits().train.take(np.arange(64))
     for t in range(3):
         told = {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()}
-        state, reply = method.client_round(state, Incoming(t, told), data, Rng((t,)))
-        server = method.close_round(server, Sums(reply.parts, 1), Rng((t,)))
+        state, reply = method.client_round(state, ServerMessage(t, told), data, Rng((t,)))
+        server = method.finish_round(server, Sums(reply.parts, 1), Rng((t,)))
         found.append(reply.parts["metric.reconstruction"][0])
     pixels = torch.from_numpy(data.pixels).float() / 127.5 - 1
     mean_picture = ((pixels - pixels.mean(0)) ** 2).sum((1, 2, 3)).mean().item() / 2
@@ -105,6 +105,6 @@ def test_each_client_has_a_generator_of_its_own(tmp_path):
     method = quick("padpafvae")
     fed, *_ = federate(method, tmp_path, rounds=1)
     own = [load_state(tmp_path / f"client-{k}.safetensors")["state"] for k in (0, 1)]
-    a, b = (open_model(method.products(fed.server, state)["generator"], CLASSES) for state in own)
+    a, b = (open_model(method.export_models(fed.server, state)["generator"], CLASSES) for state in own)
     assert not a.sample(4).equal(b.sample(4))
     assert to_vector(a.net.content) == pytest.approx(to_vector(b.net.content))

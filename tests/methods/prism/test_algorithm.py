@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from tests.federation import digits, federate, quick, shares
-from vitrail.methods.base import Incoming
+from vitrail.methods.base import ServerMessage
 from vitrail.models.model_file import open_model
+from vitrail.nets.feature_moments import FeatureMoments, class_moments, mix, moment_loss, to_float
 from vitrail.nets.features import load_features
 from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked, random_signs, sample_mask
-from vitrail.nets.moments import Moments, class_moments, mix, moment_loss, to_float
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state
 from vitrail.wire.entropy import ideal_bytes
@@ -92,7 +92,7 @@ def test_real_and_fake_moments_equal_a_plain_computation_per_class():
     some = digits().train.take(np.arange(70))
     flat = psi.flat(to_float(some.pixels))
     y = torch.from_numpy(some.labels)
-    real = Moments.of_pictures(psi, some.pixels, some.labels, 10, "cpu")
+    real = FeatureMoments.of_pictures(psi, some.pixels, some.labels, 10, "cpu")
     fake = class_moments(psi(to_float(some.pixels)), y, 10)
     for c in range(10):
         mean, var = plain_moments(flat, y, c)
@@ -118,7 +118,7 @@ def test_the_loss_is_equation_one():
 def test_a_class_the_client_does_not_hold_adds_nothing_to_the_loss():
     psi = load_features("vitrail-fashion")
     threes = digits().train.take(np.flatnonzero(digits().train.labels == 3)[:5])
-    real = Moments.of_pictures(psi, threes.pixels, threes.labels, 10, "cpu")
+    real = FeatureMoments.of_pictures(psi, threes.pixels, threes.labels, 10, "cpu")
     layers = [x.clone().requires_grad_() for x in psi(torch.rand(20, 1, 8, 8) * 2 - 1)]
     y = torch.arange(20) % 10
     moment_loss(real, class_moments(layers, y, 10)).backward()
@@ -127,7 +127,7 @@ def test_a_class_the_client_does_not_hold_adds_nothing_to_the_loss():
 
 
 def test_smoothing_is_an_exponential_average_whose_gradient_reaches_the_new_batch_whole():
-    old, new = (Moments(torch.full((1, 2), v), torch.full((1, 2), v), torch.ones(1)) for v in (1.0, 3.0))
+    old, new = (FeatureMoments(torch.full((1, 2), v), torch.full((1, 2), v), torch.ones(1)) for v in (1.0, 3.0))
     new.first.requires_grad_()
     mixed = mix(old, new, 0.25)
     assert mixed.first.tolist() == [[1.5, 1.5]]
@@ -165,7 +165,7 @@ def sent_masks(method, server, traffic):
 def first_state(method):
     """The server as it stands when the first replies come."""
     rng = Rng((5,)).child("server")
-    return method.open_round(method.server_init(rng.child("init")), list(shares()), rng.child(0, "open"))[0]
+    return method.start_round(method.server_init(rng.child("init")), list(shares()), rng.child(0, "open"))[0]
 
 
 def test_the_server_averages_masks_into_theta(tmp_path):
@@ -194,9 +194,9 @@ def test_clients_that_follow_changes_hold_the_servers_scores(settings, tmp_path)
     """What a client computes from counts and λ, round after round, has the bits of what the server has."""
     method = quick("prism", rounds=4, **settings)
     fed, outcomes, traffic = federate(method, tmp_path, rounds=3)
-    assert all(len(o.answered) == 3 for o in outcomes)
+    assert all(len(o.replied) == 3 for o in outcomes)
     assert {p.name for p in decode(traffic.requests[-1][1]).parts}.isdisjoint({"full"})
-    server, _ = method.open_round(fed.server, list(shares()), Rng((1,)))
+    server, _ = method.start_round(fed.server, list(shares()), Rng((1,)))
     for client in shares():
         held = load_state(tmp_path / f"{client}.safetensors")["state"]
         change = {name: array for name, (_, array) in method.broadcast(server, client, False).parts.items()}
@@ -228,7 +228,7 @@ def test_score_layers_are_averaged_as_the_paper_says(form, tmp_path):
     theta = np.clip(mean, method.clamp, 1 - method.clamp)
     expected = np.log(theta / (1 - theta)) if form == "theta" else mean
     assert np.abs(fed.server["s"] / 1024 - expected).max() <= 0.5 / 1024 + 1e-6
-    assert set(method.declares()) == {"scores", "metric.loss"}
+    assert set(method.reply_spec()) == {"scores", "metric.loss"}
 
 
 def test_score_layers_cost_two_or_four_bytes_and_lose_nothing_in_float32(tmp_path):
@@ -241,7 +241,7 @@ def test_score_layers_cost_two_or_four_bytes_and_lose_nothing_in_float32(tmp_pat
 def test_noise_is_added_to_theta_and_clipped_before_the_mask_is_drawn():
     method = quick("prism", privacy="paper", noise_multiplier=0.3, clip=0.1, alpha=100, score_form="theta")
     s = torch.linspace(-4, 4, method.size)
-    message = Incoming(0, {"seed": np.array([7]), "draws": np.array([8]), "stratum": np.array([0, 3])})
+    message = ServerMessage(0, {"seed": np.array([7]), "draws": np.array([8]), "stratum": np.array([0, 3])})
     theta = method.upload(s, np.zeros(method.size, np.int16), message, Rng((3,)))["scores"]
     assert theta.min() == pytest.approx(0.1)
     assert theta.max() == pytest.approx(0.9)
@@ -255,7 +255,7 @@ def test_noise_is_added_to_theta_and_clipped_before_the_mask_is_drawn():
 def test_klms_uploads_a_tenth_of_a_bit_and_follows_what_was_learned(tmp_path):
     method = quick("prism", rounds=3, coding="klms")
     _, outcomes, traffic = federate(method, tmp_path)
-    assert all(len(o.answered) == 3 for o in outcomes), outcomes[0].left_out
+    assert all(len(o.replied) == 3 for o in outcomes), outcomes[0].excluded
     assert 8 * (outcomes[1].up["client-0"] - 150) < 0.1 * method.size
     masks = sent_masks(method, first_state(method), type(traffic)([], traffic.replies[:3]))
     theta = 1 / (1 + np.exp(-first_state(method)["s"] / 1024))
@@ -269,14 +269,14 @@ def test_klms_uploads_a_tenth_of_a_bit_and_follows_what_was_learned(tmp_path):
 def test_other_averages_train_too(average, tmp_path):
     method = quick("prism", rounds=6, local_steps=8, batch=30, average=average, ama_lr=0.05)
     _, outcomes, _ = federate(method, tmp_path, holds=shares(each=60))
-    assert all(len(o.answered) == 3 for o in outcomes), outcomes[0].left_out
+    assert all(len(o.replied) == 3 for o in outcomes), outcomes[0].excluded
     assert np.isfinite([o.metrics["loss"] for o in outcomes]).all()
 
 
 def test_gan_loss_trains_a_private_discriminator(tmp_path):
     method = quick("prism", rounds=2, loss="gan")
     _, outcomes, traffic = federate(method, tmp_path)
-    assert all(len(o.answered) == 3 for o in outcomes), outcomes[0].left_out
+    assert all(len(o.replied) == 3 for o in outcomes), outcomes[0].excluded
     kept = load_state(tmp_path / "client-0.safetensors")["state"]["loss"]
     assert "net" in kept
     assert {p.name for _, raw in traffic.replies for p in decode(raw).parts} == {"mask", "metric.loss"}
@@ -330,11 +330,11 @@ def test_a_late_joiner_gets_all_counts_and_one_that_holds_others_asks_for_them(t
     _, (outcome,), traffic = federate(method, tmp_path / "x", rounds=1, fed=away)
     asked = [{p.name for p in decode(raw).parts} for client, raw in traffic.requests if client == "client-1"]
     assert ["counts" in asked[0], "full" in asked[1]] == [True, True]
-    assert outcome.answered == ["client-0", "client-1", "client-2"]
+    assert outcome.replied == ["client-0", "client-1", "client-2"]
 
 
 def upload(method, k, of, theta, round_=0):
-    message = Incoming(round_, {"draws": np.array([7], np.uint64), "stratum": np.array([k, of])})
+    message = ServerMessage(round_, {"draws": np.array([7], np.uint64), "stratum": np.array([k, of])})
     return method.uniform(message, Rng((k,)).child("upload")) < theta
 
 
@@ -353,7 +353,7 @@ def test_stratified_masks_are_bernoulli_and_their_mean_meets_theta_within_one_ov
 def test_the_product_is_the_frozen_network_under_the_final_mask(tmp_path):
     method = quick("prism", rounds=1)
     fed, *_ = federate(method, tmp_path)
-    model = method.products(fed.server)["generator"]
+    model = method.export_models(fed.server)["generator"]
     generator = open_model(model, tuple("0123456789"))
     weights = torch.cat([p.flatten() for p in generator.net.parameters()])
     mask = torch.from_numpy(fed.server["s"]) > 0

@@ -68,14 +68,14 @@ def test_the_bound_by_drawing_masks_is_reported_only_where_draws_are_secret():
 
 
 def test_only_the_loss_of_what_is_private_already_is_told():
-    assert "metric.loss" in quick("prism", privacy="moments", epsilon=3.0).declares()
+    assert "metric.loss" in quick("prism", privacy="moments", epsilon=3.0).reply_spec()
     for privacy in ("mask-update", "paper"):
-        assert "metric.loss" not in quick("prism", privacy=privacy, epsilon=3.0).declares()
+        assert "metric.loss" not in quick("prism", privacy=privacy, epsilon=3.0).reply_spec()
 
 
 def test_pictures_enter_through_noised_sums_alone(tmp_path):
     """Two clients whose sums are equal after noise send the same bits, whatever else their pictures are."""
-    from vitrail.privacy import moments
+    from vitrail.privacy import feature_sums as moments
 
     method = quick("prism", privacy="moments", epsilon=3.0, rounds=2)
     held = {"client-0": np.arange(24)}
@@ -108,4 +108,4 @@ def test_moments_are_noised_once_and_kept(tmp_path):
 @pytest.mark.parametrize("wrong", [{"loss": "gan"}, {"average": "adam"}])
 def test_what_noised_moments_cannot_serve_is_refused(wrong):
     with pytest.raises(VitrailError, match="noised moments"):
-        quick("prism", privacy="moments", epsilon=3.0, **wrong).declares()
+        quick("prism", privacy="moments", epsilon=3.0, **wrong).reply_spec()

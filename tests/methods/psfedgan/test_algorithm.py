@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tests.federation import RUN, digits, federate, quick, same, shares
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.engines.client import Client
 from vitrail.engines.replies import Failure
 from vitrail.engines.secagg.primitives import public
 from vitrail.experiment import settings as config
-from vitrail.methods.base import Incoming, Sums, Task
+from vitrail.methods.base import ServerMessage, Sums, Task
 from vitrail.methods.psfedgan import classifier
 from vitrail.methods.psfedgan import twin as twins
 from vitrail.models.model_file import load, load_classifier, open_classifier, open_model, save_model
@@ -56,7 +56,7 @@ def told(method, server, client="a"):
 
 def one_round(method, server, state, t=0, data=None):
     data = digits().train.take(np.arange(24)) if data is None else data
-    after, reply = method.client_round(state, Incoming(t, told(method, server)), data, Rng((2, t)))
+    after, reply = method.client_round(state, ServerMessage(t, told(method, server)), data, Rng((2, t)))
     return after, {name: np.asarray(a) for name, a in reply.parts.items()}
 
 
@@ -87,7 +87,7 @@ def long(tmp_path_factory):
 
 def test_after_200_steps_g_s_is_g_u_bit_for_bit(long):
     fed, outcomes, _, folder = long
-    assert [len(o.answered) for o in outcomes] == [2] * 8 + [0] * 2
+    assert [len(o.replied) for o in outcomes] == [2] * 8 + [0] * 2
     assert [fed.server["twins"][c]["steps"] for c in TWO] == [200, 200]
     assert agree(fed, folder)
     start = twins.begin(longer().generator(), secret_of(fed, folder, "client-0"), 0)["generator"]
@@ -227,9 +227,9 @@ def test_uploads_are_at_most_55_percent_of_sending_g_and_d_at_the_same_steps():
         (server, state), sent = beginning(method), []
         pixels = np.kron(digits().train.pixels[:8], np.ones((1, 1, 4, 4), np.uint8))
         for t in range(2):
-            state, parts = one_round(method, server, state, t, Pictures(pixels, digits().train.labels[:8]))
+            state, parts = one_round(method, server, state, t, Images(pixels, digits().train.labels[:8]))
             server = method.receive(server, "a", parts)
-            named = tuple(make_part(n, method.declares()[n].codec, a) for n, a in parts.items())
+            named = tuple(make_part(n, method.reply_spec()[n].codec, a) for n, a in parts.items())
             sent.append(len(encode(Message(Header(Kind.REPLY, RUN, t, "a"), named))))
         full = 4 * 3 * (vector_size(method.generator()) + vector_size(method.discriminator(method.architecture)))
         assert sent[-1] <= most * full
@@ -266,9 +266,9 @@ def test_a_wrong_bit_or_a_lost_reply_costs_one_round_and_then_both_agree(tmp_pat
 
     method = small(4, d_coding=coding)
     fed, outcomes, _ = federate(method, tmp_path, holds=TWO, spoil=spoil)
-    assert [len(o.answered) for o in outcomes] == [2 - (t == lost) for t in range(4)]
+    assert [len(o.replied) for o in outcomes] == [2 - (t == lost) for t in range(4)]
     if how == "one wrong bit":
-        assert "G_s differs from G_u after" in outcomes[lost].left_out["client-1"]
+        assert "G_s differs from G_u after" in outcomes[lost].excluded["client-1"]
     assert [o.metrics["sent_back"] for o in outcomes] == [0.5 * (t == lost + 1) for t in range(4)]
     assert agree(fed, tmp_path)
     assert [fed.server["twins"][c]["steps"] for c in sorted(TWO)] == [8, 6]
@@ -278,14 +278,14 @@ def test_a_wrong_bit_or_a_lost_reply_costs_one_round_and_then_both_agree(tmp_pat
 @pytest.mark.parametrize("killed", [1, 3, 5, 7])
 def test_a_server_killed_between_two_checkpoints_finds_every_answer_again(tmp_path, killed):
     """client-1 is heard only when client-0 has done all four rounds: as far apart as two users can be."""
-    from vitrail.engines.async_rounds import stretch
+    from vitrail.engines.async_rounds import run_async_rounds
     from vitrail.engines.journal import Journal
     from vitrail.engines.rounds import Federation
-    from vitrail.engines.simulation import Crew, Embedded
+    from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 
     method, rng = small(4), Rng((5,))
     plain, *_ = federate(method, tmp_path / "plain", holds=TWO)
-    engine = Embedded(Crew(method, RUN, rng, TWO, tmp_path), digits().train)
+    engine = SimulationEngine(SimulatedClients(method, RUN, rng, TWO, tmp_path), digits().train)
 
     def ask(requests, n):
         todo, waiting = iter(requests), []
@@ -301,7 +301,7 @@ def test_a_server_killed_between_two_checkpoints_finds_every_answer_again(tmp_pa
     def play(n):
         fed = Federation(0, method.server_init(rng.child("server", "init"), digits().train.take(np.arange(3))))
         journal = Journal(tmp_path / "answers")
-        rounds = stretch(method, fed, RUN, lambda _: sorted(TWO), 4, lambda r: ask(r, n), rng, journal)
+        rounds = run_async_rounds(method, fed, RUN, lambda _: sorted(TWO), 4, lambda r: ask(r, n), rng, journal)
         return list(rounds)[-1][1]
 
     with pytest.raises(KeyboardInterrupt):
@@ -423,7 +423,7 @@ def test_a_client_may_have_a_discriminator_of_its_own_and_change_it(own):
 def test_clients_with_discriminators_of_their_own_train_beside_the_others(tmp_path):
     method = small(d_own="client-1=dense:5, client-2=dcgan:7")
     fed, outcomes, _ = federate(method, tmp_path, rounds=2)
-    assert all(len(o.answered) == 3 for o in outcomes if o.asked), outcomes[0].left_out
+    assert all(len(o.replied) == 3 for o in outcomes if o.requested), outcomes[0].excluded
     named = {client: twin["architecture"] for client, twin in fed.server["twins"].items()}
     assert named == {"client-0": method.architecture, "client-1": "dense:5", "client-2": "dcgan:7"}
     for client, twin in fed.server["twins"].items():
@@ -434,7 +434,7 @@ def test_clients_with_discriminators_of_their_own_train_beside_the_others(tmp_pa
 @pytest.mark.parametrize("wrong", ["client-1=resnet:4", "client-1=dcgan", "dense:5"])
 def test_a_discriminator_that_cannot_be_built_is_refused_before_the_run(wrong):
     with pytest.raises(VitrailError, match=r"d_own=.*write NAME=dense:32"):
-        small(d_own=wrong).declares()
+        small(d_own=wrong).reply_spec()
 
 
 def test_another_runs_generators_cannot_be_taken_over():
@@ -469,11 +469,11 @@ def test_what_is_said_of_labels_is_their_set_and_only_where_it_is_asked_for():
 
 def test_a_private_run_says_nothing_of_labels_or_losses():
     method = quick("psfedgan, dp-sgd")
-    assert set(method.declares()) == {
+    assert set(method.reply_spec()) == {
         "digest", "key", "generation", "seed", "architecture", "discriminators", "metric.sent_back"
     }  # fmt: skip
     assert method.mechanism.noise.steps == method.steps * method.d_steps
-    assert method.most_answers == 2
+    assert method.max_replies == 2
     assert not method.mechanism.public
     with pytest.raises(VitrailError, match="label_sets=all, or, if anybody may know that set, label_sets=public"):
         quick("psfedgan, dp-sgd", label_sets="declared").mechanism  # noqa: B018
@@ -481,8 +481,8 @@ def test_a_private_run_says_nothing_of_labels_or_losses():
 
 def test_a_private_run_says_labels_only_where_its_claim_does_so_too():
     method = quick("psfedgan, dp-sgd", label_sets="public")
-    assert "labels" in method.declares()
-    assert "metric.loss_d" not in method.declares()
+    assert "labels" in method.reply_spec()
+    assert "metric.loss_d" not in method.reply_spec()
     promised = claim(method.mechanism, 2, 1e-5, "os")
     assert promised["private"]
     assert promised["says"].endswith("level), where anybody may know which labels a client has pictures of")
@@ -511,8 +511,8 @@ def test_noise_reaches_every_d_that_is_published(monkeypatch):
 def test_the_classifier_learns_from_generators_alone(long):
     method, server = longer(), {**long[0].server, "real": None, "classifier": None}
     for t in (9, 10):
-        server = method.close_round({**server, "rounds": t}, Sums({}, 0), Rng((4, t)))
-    C = open_classifier(method.products(server)["classifier"], CLASSES)
+        server = method.finish_round({**server, "rounds": t}, Sums({}, 0), Rng((4, t)))
+    C = open_classifier(method.export_models(server)["classifier"], CLASSES)
     test = digits().test
     right = (C.classify(torch.from_numpy(test.pixels).float() / 255).numpy() == test.labels).mean()
     assert right > 0.2  # of ten classes, five known to each generator; after 200 steps these are still rough
@@ -520,19 +520,19 @@ def test_the_classifier_learns_from_generators_alone(long):
 
 def test_the_classifier_sees_real_pictures_and_every_known_class(long):
     method, server = longer(), long[0].server
-    real = Pictures(np.full((5, 1, 8, 8), 255, np.uint8), np.arange(5))
-    lessons = classifier.Lessons(method.task, method.mixture(server), real, 200, 0.25)
+    real = Images(np.full((5, 1, 8, 8), 255, np.uint8), np.arange(5))
+    lessons = classifier.ClassifierBatches(method.task, method.mixture(server), real, 200, 0.25)
     x, y = lessons.draw(Rng((1,)).torch())
     assert int((x == 1).flatten(1).all(1).sum()) == 50
     assert set(y[:150].tolist()) == set(range(10))
     assert set(y[150:].tolist()) <= set(range(5))
-    made = classifier.Lessons(method.task, method.mixture(server), real, 64, 0.0).draw(Rng((1,)).torch())[0]
+    made = classifier.ClassifierBatches(method.task, method.mixture(server), real, 64, 0.0).draw(Rng((1,)).torch())[0]
     assert not (made == 1).flatten(1).all(1).any(), "real_share=0 is generators alone"
 
 
 def test_products_survive_a_file(long, tmp_path):
     method, fed = longer(), long[0]
-    made = method.products(fed.server)
+    made = method.export_models(fed.server)
     for name, model in made.items():
         save_model(tmp_path / f"{name}.safetensors", model, CLASSES, {"made": "here"})
     C = load_classifier(tmp_path / "classifier.safetensors")
@@ -551,7 +551,7 @@ def test_products_survive_a_file(long, tmp_path):
 
 def test_a_label_comes_from_a_generator_that_knows_it(long):
     method, fed = longer(), long[0]
-    net = open_model(method.products(fed.server)["generator"], CLASSES).net
+    net = open_model(method.export_models(fed.server)["generator"], CLASSES).net
     z, y = torch.randn(400, net.z, generator=torch.Generator().manual_seed(1)), torch.arange(400) % 10
     who = net.component(torch.special.ndtr(z[:, -1]), y)
     assert who.equal((y >= 5).long())
@@ -563,7 +563,7 @@ def test_a_label_comes_from_a_generator_that_knows_it(long):
 def test_a_clients_own_product_is_its_generator(tmp_path):
     method = small(2)
     fed, *_ = federate(method, tmp_path, holds=TWO)
-    own = method.products(fed.server, private(tmp_path, "client-1"))["generator"]
+    own = method.export_models(fed.server, private(tmp_path, "client-1"))["generator"]
     assert own.kind == "dcgan"
     weights = from_vector(method.generator(), fed.server["twins"]["client-1"]["generator"]).state_dict()
     assert all(own.tree["weights"][k].equal(v) for k, v in weights.items())

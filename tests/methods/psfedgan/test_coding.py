@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from tests.federation import digits, federate, quick, shares
 from tests.methods.psfedgan.test_algorithm import agree, beginning, one_round, private, small, told
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.engines.replies import Failure
-from vitrail.methods.base import Incoming
+from vitrail.methods.base import ServerMessage
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy.claims import claim
 from vitrail.utils.errors import Malformed
@@ -28,7 +28,7 @@ def test_g_s_is_g_u_bit_for_bit_through_lost_replies(tmp_path, coding):
     method = small(5, d_coding=coding)
     lost = lambda t, c, data: Failure("gone") if (t, c) == (2, "client-1") else data  # noqa: E731
     fed, outcomes, _ = federate(method, tmp_path, holds=TWO, spoil=lost)
-    assert [len(o.answered) for o in outcomes] == [2, 2, 1, 2, 2]
+    assert [len(o.replied) for o in outcomes] == [2, 2, 1, 2, 2]
     assert agree(fed, tmp_path)
 
 
@@ -113,7 +113,7 @@ def test_rounding_is_not_called_private(coding):
     """It has no chance in it: another picture in the place of one either changes what is sent, for certain, or does not."""
     method = small(d_coding=coding, batch=24)
     assert method.mechanism is None
-    assert claim(method.mechanism, method.most_answers, method.delta, "os")["says"].startswith("not private")
+    assert claim(method.mechanism, method.max_replies, method.delta, "os")["says"].startswith("not private")
     data, (server, state) = digits().train.take(np.arange(24)), beginning(method)
     first, again = (one_round(method, server, state, data=data)[1]["discriminators"] for _ in range(2))
     other = one_round(method, server, state, data=digits().train.take(np.r_[24, 1:24]))[1]["discriminators"]
@@ -125,7 +125,7 @@ def test_with_noise_rounding_takes_nothing_away_from_the_claim(tmp_path):
     method = quick("psfedgan, dp-sgd", d_coding="int8", clients=2)
     assert method.mechanism == quick("psfedgan, dp-sgd", clients=2).mechanism
     fed, outcomes, traffic = federate(method, tmp_path, holds=TWO)
-    assert [len(o.answered) for o in outcomes] == [2, 2, 0]
+    assert [len(o.replied) for o in outcomes] == [2, 2, 0]
     assert agree(fed, tmp_path)
     assert "labels" not in {p.name for _, data in traffic.replies for p in decode(data).parts}
     assert private(tmp_path, "client-0")["now"]["discriminator"].size == vector_size(method.discriminator("dcgan:4"))
@@ -134,13 +134,13 @@ def test_with_noise_rounding_takes_nothing_away_from_the_claim(tmp_path):
 def test_four_bits_still_tell_whether_a_picture_was_there():
     """A white picture in the place of one of eight; all that is random is new in each trial. The reader sees D's alone."""
     some = digits().train.take(np.arange(8))
-    white = Pictures(
+    white = Images(
         np.concatenate([some.pixels[1:], np.full((1, 1, 8, 8), 255, np.uint8)]), np.append(some.labels[1:], 3)
     )
     method, scores = small(d_coding="int4", steps=20, label_sets="all"), {False: [], True: []}
     for k in range(30):
         server, state, data = beginning(method)[0], method.client_init("a", Rng((k, 7))), white if k % 2 else some
-        told_ = Incoming(0, told(method, server))
+        told_ = ServerMessage(0, told(method, server))
         sent = method.client_round(state, told_, data, Rng((k, 1)))[1].parts["discriminators"]
         rows = method.coding("dcgan:4").decode(sent, 20, None)
         nets = [from_vector(method.discriminator("dcgan:4"), row) for row in (rows[0], rows[-1])]

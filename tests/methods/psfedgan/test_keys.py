@@ -34,10 +34,10 @@ def keys(tmp_path, monkeypatch):
 
 def test_g_s_is_g_u_bit_for_bit_and_no_key_travels(keys, tmp_path):
     method = small(4, key_from="file")
-    assert "key" not in method.declares()
-    assert "key" in small(4).declares()
+    assert "key" not in method.reply_spec()
+    assert "key" in small(4).reply_spec()
     fed, outcomes, traffic = federate(method, tmp_path / "run", holds=TWO)
-    assert [len(o.answered) for o in outcomes] == [2] * 4
+    assert [len(o.replied) for o in outcomes] == [2] * 4
     assert agree(fed, tmp_path / "run")
     secrets = [twins.secret_given(c) for c in TWO]
     hidden = [raw for s in secrets for raw in (s.root, s.seed(0))]
@@ -82,8 +82,8 @@ def test_a_server_that_lacks_a_file_says_so_before_anybody_is_asked(keys):
     server, _ = beginning(method)
     (keys / "client-1.key").unlink()
     with pytest.raises(VitrailError, match=r"client-1\.key"):
-        method.open_round(server, sorted(TWO), Rng((1,)))
-    assert method.open_round({**server, "rounds": 4}, sorted(TWO), Rng((1,)))[1] == ()
+        method.start_round(server, sorted(TWO), Rng((1,)))
+    assert method.start_round({**server, "rounds": 4}, sorted(TWO), Rng((1,)))[1] == ()
 
 
 def test_a_client_that_lacks_its_file_says_so_and_not_where_it_looked(keys, tmp_path):

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.data.decode import decode
 from vitrail.data.download import into_place
 from vitrail.data.progress import shown
-from vitrail.data.request import Request
+from vitrail.data.read_request import ReadRequest
 from vitrail.utils.errors import Malformed, VitrailError
 
 _TRAIN, _TEST = "0", "2"  # 1 is the validation part, which stays unused
 
 
-def read(request: Request) -> Dataset:
+def read(request: ReadRequest) -> Dataset:
     """CelebA's train and test parts, decoded once and then mapped from a file, which spares the memory."""
     archive, attributes, partition = (
         request.file(name) for name in ("img_align_celeba.zip", "list_attr_celeba.txt", "list_eval_partition.txt")
@@ -40,7 +40,7 @@ def read(request: Request) -> Dataset:
     who = None if people is None else _identities(people, order)
     # Slices of the map, and no lists of positions: these would read everything into memory.
     train, test = (
-        Pictures(pixels[part], attributes=has[part], identities=None if who is None else who[part])
+        Images(pixels[part], attributes=has[part], identities=None if who is None else who[part])
         for part in (slice(cut), slice(cut, None))
     )
     return request.answer(train, test, attributes=names)
@@ -92,7 +92,7 @@ def _lines(path: Path) -> list[str]:
         raise Malformed(f"{path}: not a text file ({error})") from error
 
 
-def _decoded(archive: Path, order: list[str], request: Request) -> NDArray[np.uint8]:
+def _decoded(archive: Path, order: list[str], request: ReadRequest) -> NDArray[np.uint8]:
     """The pictures in this order, as a map of a file in the cache, which is made when it is not there."""
     try:
         with zipfile.ZipFile(archive) as packed:
@@ -114,7 +114,7 @@ def _decoded(archive: Path, order: list[str], request: Request) -> NDArray[np.ui
     return pixels
 
 
-def _decode_into(cache: Path, packed: zipfile.ZipFile, members: list[zipfile.ZipInfo], request: Request) -> None:
+def _decode_into(cache: Path, packed: zipfile.ZipFile, members: list[zipfile.ZipInfo], request: ReadRequest) -> None:
     shape = (len(members), 3, request.size, request.size)
     # Written and not mapped: on a full disk a write fails with an error, a map with a crash.
     with into_place(cache) as out, shown(request.progress) as show:

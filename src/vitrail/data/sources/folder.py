@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.data.decode import ENDINGS, decode, is_grey, opened
 from vitrail.data.progress import shown
-from vitrail.data.request import Request
+from vitrail.data.read_request import ReadRequest
 from vitrail.utils.errors import VitrailError
 
 
@@ -24,7 +24,7 @@ class Tree:
     levels: list[tuple[str, ...]]
 
 
-def read(request: Request) -> Dataset:
+def read(request: ReadRequest) -> Dataset:
     """The pictures under a folder, or under its train and test folders when it has both."""
     root = Path(request.source.argument).expanduser()
     if not root.is_dir():
@@ -38,7 +38,7 @@ def read(request: Request) -> Dataset:
     parts = []
     for tree in trees:
         labels, group = (_numbers(tree, i, names) for i, names in ((-1, classes), (0, groups)))
-        parts.append(Pictures(_pixels(tree.files, grey, request), labels, groups=group))
+        parts.append(Images(_pixels(tree.files, grey, request), labels, groups=group))
     return request.answer(parts[0], parts[1] if both else None, classes, groups=groups)
 
 
@@ -98,7 +98,7 @@ def _grey(path: Path) -> bool:
         return is_grey(image)
 
 
-def _pixels(files: list[Path], grey: bool, request: Request) -> NDArray[np.uint8]:
+def _pixels(files: list[Path], grey: bool, request: ReadRequest) -> NDArray[np.uint8]:
     out = np.empty((len(files), 1 if grey else 3, request.size, request.size), np.uint8)
     with shown(request.progress) as show:
         for i, path in enumerate(files):

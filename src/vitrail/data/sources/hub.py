@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.arrays import as_labels
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.data.decode import decode, is_grey, opened
 from vitrail.data.progress import shown
-from vitrail.data.request import Request
+from vitrail.data.read_request import ReadRequest
 from vitrail.utils.errors import Malformed, VitrailError
 
 _LABEL_NAMES = ("label", "labels", "class", "target", "digit", "fine_label")
 
 
-def read(request: Request) -> Dataset:
+def read(request: ReadRequest) -> Dataset:
     """The train split of a data set, and its test (or else validation) split where it has one."""
     splits = _splits(request)
     if "train" not in splits:
@@ -37,12 +37,12 @@ def read(request: Request) -> Dataset:
 
     rows = {name: splits[name].cast_column(image, Image(decode=False)) for name in names}
     grey = all(_grey(row[image], f"{request.source}, {n} {i}") for n in names for i, row in enumerate(rows[n]))
-    train = Pictures(_pixels(rows["train"], image, grey, "train", request), y)
-    test = None if held is None else Pictures(_pixels(rows[held], image, grey, held, request), test_y)
+    train = Images(_pixels(rows["train"], image, grey, "train", request), y)
+    test = None if held is None else Images(_pixels(rows[held], image, grey, held, request), test_y)
     return request.answer(train, test, classes)
 
 
-def _splits(request: Request) -> Any:
+def _splits(request: ReadRequest) -> Any:
     import datasets
 
     local = Path(request.source.argument).expanduser()
@@ -58,7 +58,7 @@ def _splits(request: Request) -> Any:
         ) from error
 
 
-def _image_column(features: Any, request: Request) -> str:
+def _image_column(features: Any, request: ReadRequest) -> str:
     for name, feature in features.items():
         if type(feature).__name__ == "Image":
             return str(name)
@@ -74,7 +74,7 @@ def _label_column(features: Any) -> str | None:
 
 
 def _labels(
-    splits: list[Any], label: str | None, request: Request
+    splits: list[Any], label: str | None, request: ReadRequest
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None, tuple[str, ...]]:
     if label is None:
         return None, None, ()
@@ -100,7 +100,7 @@ def _grey(cell: Any, name: str) -> bool:
         return is_grey(image)
 
 
-def _pixels(rows: Any, column: str, grey: bool, split: str, request: Request) -> NDArray[np.uint8]:
+def _pixels(rows: Any, column: str, grey: bool, split: str, request: ReadRequest) -> NDArray[np.uint8]:
     out = np.empty((len(rows), 1 if grey else 3, request.size, request.size), np.uint8)
     with shown(request.progress) as show:
         for i, row in enumerate(rows):

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.dataset import Dataset, Pictures
-from vitrail.data.request import Request
+from vitrail.data.dataset import Dataset, Images
+from vitrail.data.read_request import ReadRequest
 from vitrail.data.resize import fit
 from vitrail.utils.errors import Malformed
 
@@ -25,7 +25,7 @@ _CLASSES = {
 }  # fmt: skip
 
 
-def read(request: Request) -> Dataset:
+def read(request: ReadRequest) -> Dataset:
     """MNIST or Fashion-MNIST with its official split."""
     train, test = (
         _pictures(
@@ -38,7 +38,7 @@ def read(request: Request) -> Dataset:
     return request.answer(train, test, _CLASSES[request.source.name])
 
 
-def _pictures(images_file: Path, labels_file: Path, size: int) -> Pictures:
+def _pictures(images_file: Path, labels_file: Path, size: int) -> Images:
     images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
     if images.shape[1:] != (28, 28):
         raise Malformed(f"{images_file}: pictures of {images.shape[1]}x{images.shape[2]}, expected 28x28")
@@ -48,7 +48,7 @@ def _pictures(images_file: Path, labels_file: Path, size: int) -> Pictures:
         raise Malformed(f"{images_file}: no pictures")
     if labels.max() > 9:
         raise Malformed(f"{labels_file}: label {labels.max()}, expected 0 to 9")
-    return Pictures(fit(images[:, None], size), labels.astype(np.int64))
+    return Images(fit(images[:, None], size), labels.astype(np.int64))
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitrail.data.arrays import gather
 from vitrail.data.dataset import Dataset
-from vitrail.data.request import Request
+from vitrail.data.read_request import ReadRequest
 from vitrail.data.sources.npy_files import stored_arrays
 from vitrail.utils.errors import Malformed, VitrailError
 
@@ -18,7 +18,7 @@ _CONVENTIONS = (
 )
 
 
-def read(request: Request) -> Dataset:
+def read(request: ReadRequest) -> Dataset:
     """The pictures of an .npz file, by one of three naming conventions."""
     path = Path(request.source.argument).expanduser()
     if not path.is_file():

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.dataset import Dataset, Pictures
-from vitrail.data.request import Request
+from vitrail.data.dataset import Dataset, Images
+from vitrail.data.read_request import ReadRequest
 from vitrail.data.resize import fit
 from vitrail.utils.errors import Malformed
 
 
-def read(request: Request) -> Dataset:
+def read(request: ReadRequest) -> Dataset:
     """SVHN's cropped digits with their official split."""
     train, test = (_part(request.file(f"{part}_32x32.mat"), request.size) for part in ("train", "test"))
     return request.answer(train, test, tuple("0123456789"))
 
 
-def _part(path: Path, size: int) -> Pictures:
+def _part(path: Path, size: int) -> Images:
     from scipy.io import loadmat
 
     try:
@@ -36,4 +36,4 @@ def _part(path: Path, size: int) -> Pictures:
     if labels.dtype.kind not in "iu" or labels.min() < 1 or labels.max() > 10:
         raise Malformed(f"{path}: labels outside 1 to 10")
     pixels = np.ascontiguousarray(images.transpose(3, 2, 0, 1))
-    return Pictures(fit(pixels, size), labels.astype(np.int64) % 10)  # the file calls the digit 0 class 10
+    return Images(fit(pixels, size), labels.astype(np.int64) % 10)  # the file calls the digit 0 class 10

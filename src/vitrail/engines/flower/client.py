@@ -15,15 +15,15 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from vitrail.engines.flower.messages import DESCRIBE, KEEP, TRAIN, packed, unpacked
-from vitrail.engines.flower.node import Node, Party
-from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.flower.node import Node, NodeInterface
+from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.engines.signing.client import NONCE, asked_under
 from vitrail.utils.errors import Refused, VitrailError
 from vitrail.utils.keys import SIGNATURE
 from vitrail.wire.message import LARGEST
 
 
-def client_app(party: Callable[[Context], Party]) -> ClientApp:
+def client_app(party: Callable[[Context], NodeInterface]) -> ClientApp:
     """An app that answers for whoever is at a node."""
     made = ClientApp()
 
@@ -32,7 +32,7 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
         try:
             who, (text, carried) = party(context), unpacked(message, NONCE + SIGNATURE)
             nonce = who.opened(text, carried, DESCRIBE)
-            says = who.describe(Terms.read(text)).text()
+            says = who.describe(RunSpec.read(text)).text()
             signature = who.closed(asked_under(nonce, text), says.encode(), DESCRIBE)[len(says.encode()) :]
             return Message(packed(says, signature), reply_to=message)
         except Exception as e:
@@ -44,7 +44,7 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
         try:
             who, (text, carried) = party(context), unpacked(message, LARGEST)
             request = who.opened(text, carried, TRAIN)
-            client = who.client(Terms.read(text))
+            client = who.client(RunSpec.read(text))
         except Exception as e:  # before there is a client, why in words: later it says so in a message of its own
             return Message(packed(_said(e)), reply_to=message)
         from vitrail.utils.determinism import one_thread
@@ -57,7 +57,7 @@ def client_app(party: Callable[[Context], Party]) -> ClientApp:
         try:
             who, (text, carried) = party(context), unpacked(message, LARGEST)
             model = who.opened(text, carried, KEEP)
-            statement = who.keep(Terms.read(text), model)
+            statement = who.keep(RunSpec.read(text), model)
             return Message(packed("", who.closed(model, statement, KEEP)), reply_to=message)
         except Exception as e:
             return Message(packed(_said(e)), reply_to=message)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from vitrail.utils.errors import Malformed
 
 if TYPE_CHECKING:
-    from vitrail.engines.flower.run_spec import Terms
+    from vitrail.engines.flower.run_spec import RunSpec
 
 HEADER, PER_TENSOR = 2**20, 256  # bytes that a file may have beside its tensors, in all and for each of them
 NETWORK = ("generator", "width", "z", "latent", "style_depth", "label_maps")  # settings that determine its size
 
 
-def check_delivered(terms: Terms, raw: bytes) -> None:
+def check_delivered(terms: RunSpec, raw: bytes) -> None:
     """Refuse bytes that are not a model of a run.
 
     Args:

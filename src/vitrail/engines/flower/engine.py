@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from vitrail.engines.flower.messages import TRAIN, packed, unpacked
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Ask, Outcome
+from vitrail.engines.rounds import Ask, RoundResult
 from vitrail.methods.base import Method
 from vitrail.utils.errors import printable, reason_of
 from vitrail.wire.message import LARGEST
@@ -38,7 +38,7 @@ class _Asked:
     rests: float = 0.0  # until when it is not sent again
 
 
-class Flower:
+class FlowerEngine:
     """Carries requests to nodes and streams their answers; `most` is how many are under way at once."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Flower:
         self.largest = largest_reply(method)
         self.repeated: Counter[str] = Counter()  # bytes of requests that were sent again, by client
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: RoundResult) -> None:
         """What travelled beside a round's messages."""
         if self.roster.proof:
             self.roster.proof.count(outcome)
@@ -152,7 +152,7 @@ class Flower:
 
 def largest_reply(method: Method) -> int:
     """How many bytes a reply may have: what was declared, and room for headers and for secure aggregation's letters."""
-    declared = method.declares()
+    declared = method.reply_spec()
     clients = method.task.clients
     total = 2**20 + 2**10 * clients
     for d in declared.values():

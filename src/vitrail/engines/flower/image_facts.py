@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.utils.atomic import one_at_a_time, write_atomically
+from vitrail.utils.atomic import file_lock, write_atomically
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def stored_facts(place: Path, key: str, read: Callable[[], ImageFacts]) -> Image
         read: decodes the images; called by one process at a time, and not at all where the key is the stored one.
     """
     path = place / "images.json"
-    with one_at_a_time(place / ".images.lock"):
+    with file_lock(place / ".images.lock"):
         try:
             known = json.loads(path.read_text())
             if known["key"] == key:

@@ -9,10 +9,10 @@ from secrets import token_hex
 
 import numpy as np
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 
 
-def lay(pictures: Pictures, place: Path) -> None:
+def write_mmap(pictures: Images, place: Path) -> None:
     """Write pictures to a new folder, which only its owner can read; it is there whole or not at all."""
     part = place.with_name(f".{place.name}.{token_hex(4)}.part")
     part.mkdir(mode=0o700, parents=True)
@@ -25,7 +25,7 @@ def lay(pictures: Pictures, place: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def laid(place: Path) -> Pictures:
+def read_mmap(place: Path) -> Images:
     """The pictures of a folder; torch wants arrays that can be written, and what is written stays in memory."""
-    files = {f.name: place / f"{f.name}.npy" for f in fields(Pictures)}
-    return Pictures(**{name: np.load(path, mmap_mode="c") for name, path in files.items() if path.exists()})
+    files = {f.name: place / f"{f.name}.npy" for f in fields(Images)}
+    return Images(**{name: np.load(path, mmap_mode="c") for name, path in files.items() if path.exists()})

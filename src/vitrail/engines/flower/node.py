@@ -24,18 +24,18 @@ import numpy as np
 
 from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.image_facts import ImageFacts, facts_key, stored_facts
-from vitrail.engines.flower.mmap_dataset import laid, lay
-from vitrail.engines.flower.run_spec import Terms
-from vitrail.engines.signing.client import NONCE, Signed
+from vitrail.engines.flower.mmap_dataset import read_mmap, write_mmap
+from vitrail.engines.flower.run_spec import RunSpec
+from vitrail.engines.signing.client import NONCE, SignedSession
 from vitrail.privacy.policy import KEYS as POLICY
 from vitrail.privacy.policy import Policy, from_config
-from vitrail.utils.atomic import one_at_a_time, write_atomically
+from vitrail.utils.atomic import file_lock, write_atomically
 from vitrail.utils.errors import Malformed, Refused, VitrailError, nearest
-from vitrail.utils.keys import kept_key, public_key
+from vitrail.utils.keys import load_or_create_key, public_key
 from vitrail.utils.rng import Rng
 
 if TYPE_CHECKING:
-    from vitrail.data.dataset import Dataset, Pictures
+    from vitrail.data.dataset import Dataset, Images
     from vitrail.engines.client import Client
     from vitrail.experiment.settings import Settings
     from vitrail.methods.base import Method
@@ -47,14 +47,14 @@ T = TypeVar("T")
 Value = bool | int | float | str
 
 
-class Party(Protocol):
+class NodeInterface(Protocol):
     """Whoever answers at a node."""
 
     def opened(self, text: str, carried: bytes, what: str) -> bytes: ...
     def closed(self, request: bytes, reply: bytes, what: str) -> bytes: ...
-    def describe(self, terms: Terms) -> Description: ...
-    def client(self, terms: Terms) -> Client: ...
-    def keep(self, terms: Terms, model: bytes) -> bytes: ...
+    def describe(self, terms: RunSpec) -> Description: ...
+    def client(self, terms: RunSpec) -> Client: ...
+    def keep(self, terms: RunSpec, model: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ class Node:
         return path.read_bytes()
 
     @property
-    def _signs(self) -> Signed:
+    def _signs(self) -> SignedSession:
         server = public_key(self.server_key) if self.server_key else None
-        return Signed(self.name, kept_key(self.place / "node.key"), server)
+        return SignedSession(self.name, load_or_create_key(self.place / "node.key"), server)
 
     def opened(self, text: str, carried: bytes, what: str) -> bytes:
         """A request, if it comes from the server that the owner named; before anything else is done with it."""
@@ -133,55 +133,55 @@ class Node:
         """A reply, signed."""
         return self._signs.closed(request, reply, what)
 
-    def describe(self, terms: Terms) -> Description:
+    def describe(self, terms: RunSpec) -> Description:
         """Who this is, and what its images look like under a run's settings; what it refuses, it refuses first."""
         self._agree(terms)
         shape, classes = self._kind(terms.common())
         return Description(self.name, self._signs.key.public.hex(), shape, classes, self.images)
 
-    def client(self, terms: Terms) -> Client:
+    def client(self, terms: RunSpec) -> Client:
         """This node as a client of a run."""
         from vitrail.engines.client import Client
-        from vitrail.engines.signing.server import Names
+        from vitrail.engines.signing.server import ClientKeys
         from vitrail.utils.determinism import device_for
 
         method = terms.method(device_for(self.device))
         if self.discriminator:
-            method = method.preferring({"discriminator": self.discriminator})
+            method = method.with_client_overrides({"discriminator": self.discriminator})
         policy, budget = self._agree(terms, method)
         self._check_features(terms, method)
         s, folder = terms.common(), self._begun(terms)
         rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
 
-        def pictures() -> Pictures:
+        def pictures() -> Images:
             """Read once in a run: each of its messages comes to a new process."""
             place = folder / "pictures"
             if not place.exists():
                 data = self._data(s)
                 if (data.shape, data.classes) != (terms.shape, terms.classes):
                     raise VitrailError("its pictures or their labels are no longer what it described")
-                lay(data.train, place)
-            return laid(place)
+                write_mmap(data.train, place)
+            return read_mmap(place)
 
         run = bytes.fromhex(terms.id)
-        peers = Names(expected=Path(self.peer_keys).expanduser()) if self.peer_keys else None
+        peers = ClientKeys(expected=Path(self.peer_keys).expanduser()) if self.peer_keys else None
         key = self._signs.key
         return Client(
             self.name, method, run, rng, pictures, folder, budget, policy, self.log, queues=True, key=key, peers=peers
         )
 
-    def _check_features(self, terms: Terms, method: Method) -> None:
+    def _check_features(self, terms: RunSpec, method: Method) -> None:
         """Refuse a run that would be called private although its feature network was trained on this node's data."""
         from vitrail.experiment.plan import feature_network
-        from vitrail.nets.features import TRAINED_ON, saw
+        from vitrail.nets.features import TRAINED_ON, was_trained_on
 
         psi = feature_network(terms.resolved())
-        if method.mechanism is not None and psi in TRAINED_ON and saw(psi, self.data):
+        if method.mechanism is not None and psi in TRAINED_ON and was_trained_on(psi, self.data):
             reason = f"features={psi} were trained on {TRAINED_ON[psi]}, which this node has: no noise makes it private"
             self.log(reason)
             raise Refused(reason, "refused by the node's policy")
 
-    def _agree(self, terms: Terms, method: Method | None = None) -> tuple[Policy, Budget | None]:
+    def _agree(self, terms: RunSpec, method: Method | None = None) -> tuple[Policy, Budget | None]:
         """Refuse what the owner's policy or budget does not allow, before an image is read or a file written.
 
         Args:
@@ -216,12 +216,12 @@ class Node:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {''.join(c if c.isprintable() else ' ' for c in text)}"
         print(line, file=sys.stderr)
         path = self.place / "refusals.log"
-        with contextlib.suppress(OSError, VitrailError), one_at_a_time(self.place / ".refusals.lock"):
+        with contextlib.suppress(OSError, VitrailError), file_lock(self.place / ".refusals.lock"):
             kept = path.read_bytes() if path.exists() else b""
             kept = (kept + line.encode(errors="replace") + b"\n")[-LONGEST_LOG:]
             write_atomically(path, kept, 0o600)
 
-    def keep(self, terms: Terms, model: bytes) -> bytes:
+    def keep(self, terms: RunSpec, model: bytes) -> bytes:
         """Store the model of a run that this node answered, once; anything else is refused.
 
         Args:
@@ -250,7 +250,7 @@ class Node:
         write_atomically(path, model)
         return self._statement(terms)
 
-    def _statement(self, terms: Terms) -> bytes:
+    def _statement(self, terms: RunSpec) -> bytes:
         from vitrail.privacy.statement import write_statement
 
         client = self.client(terms)
@@ -258,10 +258,10 @@ class Node:
         delta = float(getattr(client.method, "delta", 1e-5))
         return write_statement(self._signs.key, self.name, terms.id, client.method.mechanism, answers, delta)
 
-    def _folder(self, terms: Terms) -> Path:
+    def _folder(self, terms: RunSpec) -> Path:
         return self.place / "runs" / terms.id
 
-    def _begun(self, terms: Terms) -> Path:
+    def _begun(self, terms: RunSpec) -> Path:
         """The folder of a run, which names the terms it was begun with; others under its id are refused."""
         folder = self._folder(terms)
         path = folder / "terms.json"
@@ -305,10 +305,10 @@ class Node:
             data = _named(data, tuple(word.strip() for word in self.classes.split(",")))
         if not self.partition:
             return data if s.labels == "auto" else data.without_labels()
-        from vitrail.experiment.partitioning import divide
+        from vitrail.experiment.partitioning import partition_from_settings
 
         own = {"data": self.data, "partition": self.partition, "clients": self.num_partitions}
-        data, shares, _ = divide(s.model_copy(update=own), data)
+        data, shares, _ = partition_from_settings(s.model_copy(update=own), data)
         return replace(data, train=data.train.take(shares.indices[self.partition_id]))
 
 
@@ -319,7 +319,7 @@ def _named(data: Dataset, classes: tuple[str, ...]) -> Dataset:
         raise VitrailError(f"classes={','.join(classes)}: must name every label once, also {', '.join(unknown)}")
     number = np.array([classes.index(name) for name in data.classes], np.int64)
 
-    def renumbered(p: Pictures) -> Pictures:
+    def renumbered(p: Images) -> Images:
         return p if p.labels is None else replace(p, labels=number[p.labels])
 
     return replace(data, train=renumbered(data.train), test=renumbered(data.test), classes=classes)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.paths import home
+from vitrail.utils.paths import data_home
 
 KNOWN = "1.41."  # of Flower
 _REPLACED = ("install_from_fab", "get_load_client_app_fn")  # what Flower opens and loads a shipped app with
@@ -42,7 +42,7 @@ def commands() -> Path:
     """A folder with a command for every kind of task that Flower knows, each ending in `main` below."""
     from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
-    folder = home() / "own-code"
+    folder = data_home() / "own-code"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.name == "posix" and folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise VitrailError("the folder of this node's commands may be written by others than its owner: chmod 700 it")

@@ -13,9 +13,9 @@ from flwr.serverapp import Grid
 
 from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.messages import DESCRIBE, packed, unpacked
-from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.engines.signing.client import NONCE, asked_under
-from vitrail.engines.signing.server import Server
+from vitrail.engines.signing.server import SigningServer
 from vitrail.utils.errors import VitrailError, printable, reason_of
 from vitrail.utils.keys import SIGNATURE
 
@@ -30,10 +30,10 @@ class Roster:
     def __init__(
         self,
         grid: Grid,
-        terms: Terms,
+        terms: RunSpec,
         timeout: float,
         check: Callable[[], None] = lambda: None,
-        proof: Server | None = None,
+        proof: SigningServer | None = None,
     ) -> None:
         self.grid, self.terms, self.timeout, self.check = grid, terms, timeout, check
         self.proof = proof  # who signs what; None: in a simulation nobody does

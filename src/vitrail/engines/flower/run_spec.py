@@ -18,7 +18,7 @@ _OWN = (*config.FREE, "data", "partition", "device", "budget_name")  # each side
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunSpec:
     """A run as a node sees it; before all nodes are known it has no id, shape, classes and number of clients yet."""
 
     settings: dict[str, Any]
@@ -28,28 +28,28 @@ class Terms:
     clients: int = 0
 
     @staticmethod
-    def offer(settings: Settings) -> Terms:
+    def offer(settings: Settings) -> RunSpec:
         """Before nodes have said what they hold."""
-        return Terms({k: v for k, v in config.to_dict(settings).items() if k not in _OWN})
+        return RunSpec({k: v for k, v in config.to_dict(settings).items() if k not in _OWN})
 
     @staticmethod
-    def of(plan: Plan) -> Terms:
+    def of(plan: Plan) -> RunSpec:
         """Of a run that is ready to go."""
-        told = Terms.offer(plan.settings).settings
-        return Terms(told, plan.id.hex(), plan.data.shape, plan.data.classes, plan.method.task.clients)
+        told = RunSpec.offer(plan.settings).settings
+        return RunSpec(told, plan.id.hex(), plan.data.shape, plan.data.classes, plan.method.task.clients)
 
     def text(self) -> str:
         """As it travels."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @staticmethod
-    def read(text: str) -> Terms:
+    def read(text: str) -> RunSpec:
         """As it came."""
         try:
             found = json.loads(text)
             shape, classes = tuple(map(int, found["shape"])), tuple(map(str, found["classes"]))
             run = bytes.fromhex(found["id"]).hex()
-            return Terms(dict(found["settings"]), run, shape, classes, int(found["clients"]))
+            return RunSpec(dict(found["settings"]), run, shape, classes, int(found["clients"]))
         except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise Malformed(f"what the run is cannot be read: {type(e).__name__}") from None
 
@@ -61,7 +61,7 @@ class Terms:
         except ValueError as e:
             raise Malformed(f"the run's settings cannot be read: {type(e).__name__}") from None
 
-    def draft(self) -> Terms:
+    def draft(self) -> RunSpec:
         """These terms with a provisional shape, and with provisional classes, clients and features where not known yet.
 
         A policy's verdict does not depend on the shape: noise multipliers and ε have no dimension.
@@ -72,7 +72,7 @@ class Terms:
 
             settings = {**settings, "features": choose_features("")}
         classes = self.classes if self.shape or s.labels != "auto" else ("0", "1")
-        return Terms(settings, self.id, (1, s.size or 32, s.size or 32), classes, self.clients or s.clients)
+        return RunSpec(settings, self.id, (1, s.size or 32, s.size or 32), classes, self.clients or s.clients)
 
     def resolved(self, device: str = "cpu") -> Settings:
         """The settings, checked as those of any run are."""

@@ -16,22 +16,22 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from vitrail import __version__
-from vitrail.cli.progress import Terminal
+from vitrail.cli.progress import ProgressDisplay
 from vitrail.data import load
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.data.partitions import Partition
 from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.engine import Flower
+from vitrail.engines.flower.engine import FlowerEngine
 from vitrail.engines.flower.messages import KEEP
 from vitrail.engines.flower.roster import Roster
-from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.engines.replies import Failure
-from vitrail.engines.signing.server import Names, Server
+from vitrail.engines.signing.server import ClientKeys, SigningServer
 from vitrail.experiment import settings as config
-from vitrail.experiment.partitioning import divide
+from vitrail.experiment.partitioning import partition_from_settings
 from vitrail.experiment.plan import Plan, assemble, complete
-from vitrail.experiment.run_dir import Folder
-from vitrail.experiment.runner import Run, play
+from vitrail.experiment.run_dir import RunDir
+from vitrail.experiment.runner import Run, run_rounds
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import NODES
 from vitrail.privacy.ledger import Ledger
@@ -39,8 +39,8 @@ from vitrail.privacy.run_ledger import asked_by_client
 from vitrail.privacy.statement import read_statement
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import Malformed, VitrailError, printable
-from vitrail.utils.keys import Key, kept_key
-from vitrail.utils.paths import home
+from vitrail.utils.keys import Key, load_or_create_key
+from vitrail.utils.paths import data_home
 
 app = ServerApp()
 
@@ -54,11 +54,11 @@ def main(grid: Grid, context: Context) -> None:
 def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
     """Begin a run in the folder `out`, or go on with the one that is there."""
     settings = _settings(given)
-    place = Folder(Path(settings.out))
+    place = RunDir(Path(settings.out))
     with place.locked():
         found, proof = _facts(place), _proof()
         proof.names.keys |= {name: bytes.fromhex(key) for name, key in (found or {}).get("keys", {}).items()}
-        roster = Roster(grid, Terms.offer(settings), settings.timeout, proof=proof)
+        roster = Roster(grid, RunSpec.offer(settings), settings.timeout, proof=proof)
         proof.about = roster.told
         facts = found or _new(place, roster, settings)
         plan = deployed(settings, facts, proof.key)
@@ -66,7 +66,7 @@ def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
             raise VitrailError(
                 f"out={place.path} holds a run with other settings; use those of {place.settings}, or another out="
             )
-        roster.terms, roster.wanted = Terms.of(plan), plan.clients
+        roster.terms, roster.wanted = RunSpec.of(plan), plan.clients
         for node, text in facts.get("there", {}).items():
             with suppress(VitrailError):  # written by an earlier version that read anything: it is asked again
                 roster.found[int(node)] = Description.read(text)
@@ -75,7 +75,7 @@ def serve(grid: Grid, given: Mapping[str, Any]) -> Run:
         _keep(place, facts | {"id": plan.id.hex(), "there": there}, plan)
         for problem in roster.problems():
             print(f"refused: {problem}")
-        run = play(plan, lambda p: nullcontext(Flower(grid, roster, p.method)), Terminal())
+        run = run_rounds(plan, lambda p: nullcontext(FlowerEngine(grid, roster, p.method)), ProgressDisplay())
         facts = _facts(place) or {}
         delivered = deliver(grid, roster, plan)
         _keep(place, facts | {"delivered": facts.get("delivered", {}) | delivered}, plan)
@@ -93,12 +93,12 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     if not values.get("out"):
         raise VitrailError("the run config names no folder; give -c 'out=\"FOLDER\"', on the machine of the SuperLink")
     values.setdefault("data", NODES)
-    begun = Folder(Path(values["out"])).settings
+    begun = RunDir(Path(values["out"])).settings
     values.setdefault("entropy", config.resolve(str(begun), {}).entropy if begun.exists() else "os")
     return config.resolve(values, {"engine": "flower"})
 
 
-def _facts(place: Folder) -> dict[str, Any] | None:
+def _facts(place: RunDir) -> dict[str, Any] | None:
     """What was agreed when the run in this folder began."""
     if not place.nodes.exists():
         return None
@@ -106,7 +106,7 @@ def _facts(place: Folder) -> dict[str, Any] | None:
     return facts
 
 
-def _new(place: Folder, roster: Roster, settings: Settings) -> dict[str, Any]:
+def _new(place: RunDir, roster: Roster, settings: Settings) -> dict[str, Any]:
     """Wait for the nodes of a new run; `nonce` makes its id its own, though settings may be those of an earlier one."""
     place.check_free()
     names = roster.gather(settings.clients)
@@ -119,15 +119,15 @@ def _new(place: Folder, roster: Roster, settings: Settings) -> dict[str, Any]:
     return {"id": "", "nonce": secrets.token_hex(16), **agreed, "there": {}}
 
 
-def _proof() -> Server:
+def _proof() -> SigningServer:
     """The server's key, which it makes once, and the keys of nodes: those in $VITRAIL_NODE_KEYS, or what they show."""
-    key = kept_key(Path(os.environ.get("VITRAIL_SERVER_KEY") or home() / "server.key").expanduser())
+    key = load_or_create_key(Path(os.environ.get("VITRAIL_SERVER_KEY") or data_home() / "server.key").expanduser())
     expected = os.environ.get("VITRAIL_NODE_KEYS")
     print(f"requests are signed; nodes know them by server-key={key.public.hex()}")
-    return Server(key, Names(expected=Path(expected).expanduser() if expected else None))
+    return SigningServer(key, ClientKeys(expected=Path(expected).expanduser() if expected else None))
 
 
-def _keep(place: Folder, facts: dict[str, Any], plan: Plan) -> None:
+def _keep(place: RunDir, facts: dict[str, Any], plan: Plan) -> None:
     write_atomically(place.nodes, (json.dumps(facts, indent=1) + "\n").encode())
     if not place.settings.exists():
         write_atomically(place.settings, config.to_toml(plan.settings, __version__).encode())
@@ -144,7 +144,7 @@ def deployed(settings: Settings, facts: Mapping[str, Any], key: Key | None = Non
     shape, names = tuple(facts["shape"]), tuple(facts["names"])
     classes = tuple(facts["classes"]) if settings.labels == "auto" else ()
     none = np.empty(0, np.int64)
-    nothing = Pictures(np.empty((0, *shape), np.uint8), none if classes else None)
+    nothing = Images(np.empty((0, *shape), np.uint8), none if classes else None)
     data, held = Dataset(NODES, nothing, nothing, classes), none
     notes = []
     if settings.data == NODES:
@@ -152,7 +152,7 @@ def deployed(settings: Settings, facts: Mapping[str, Any], key: Key | None = Non
     else:
         own = load(settings.data, size=shape[1], held_out=settings.held_out)
         if settings.server_share:
-            own, shares, _ = divide(complete(settings, own), own)
+            own, shares, _ = partition_from_settings(complete(settings, own), own)
             held = shares.server
         own = own if classes else own.without_labels()
         if (own.shape, own.classes) != (shape, classes):
@@ -174,8 +174,8 @@ def deployed(settings: Settings, facts: Mapping[str, Any], key: Key | None = Non
 def deliver(grid: Grid, roster: Roster, plan: Plan) -> dict[str, int]:
     """Send every node the model, and add the nodes' statements to the ledger; bytes sent to each that has it now."""
     model = plan.folder.model.read_bytes()
-    post = Flower(grid, roster, plan.method, kind=KEEP)
-    ledger = Ledger(plan.folder.ledger, key=lambda: plan.key or kept_key(plan.folder.key))
+    post = FlowerEngine(grid, roster, plan.method, kind=KEEP)
+    ledger = Ledger(plan.folder.ledger, key=lambda: plan.key or load_or_create_key(plan.folder.key))
     delivered = {}
     for client, answer in post.ask((client, model) for client in plan.clients):
         if isinstance(answer, Failure):

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.engines.client import Client
 from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.mmap_dataset import laid, lay
-from vitrail.engines.flower.run_spec import Terms
+from vitrail.engines.flower.mmap_dataset import read_mmap, write_mmap
+from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.privacy.budget import Budget
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -29,12 +29,12 @@ from vitrail.utils.rng import Rng
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-    from vitrail.engines.flower.engine import Flower
+    from vitrail.engines.flower.engine import FlowerEngine
     from vitrail.experiment.plan import Plan
 
 
 @contextmanager
-def simulation(plan: Plan, workers: int) -> Iterator[Flower]:
+def simulation(plan: Plan, workers: int) -> Iterator[FlowerEngine]:
     """The engine of a run whose clients are virtual nodes; `workers` of them train at a time."""
     with TemporaryDirectory(prefix="vitrail-") as root, virtual_nodes(root, len(plan.clients), workers) as nodes:
         yield nodes.engine(plan)
@@ -46,18 +46,18 @@ class VirtualNodes:
     def __init__(self, root: str, grid: Grid, workers: int, thread: threading.Thread) -> None:
         self.root, self.grid, self.workers, self.thread = root, grid, workers, thread
 
-    def engine(self, plan: Plan) -> Flower:
+    def engine(self, plan: Plan) -> FlowerEngine:
         """The engine of one run."""
-        from vitrail.engines.flower.engine import Flower
+        from vitrail.engines.flower.engine import FlowerEngine
         from vitrail.engines.flower.roster import Roster
         from vitrail.engines.simulation import dropped
 
         s = plan.settings
         lay_out(plan, Path(self.root))
-        roster = Roster(self.grid, Terms.of(plan), s.timeout, self._check)
+        roster = Roster(self.grid, RunSpec.of(plan), s.timeout, self._check)
         rng = Rng((s.seed,))
         roster.wait(plan.clients, s.timeout)
-        return Flower(
+        return FlowerEngine(
             self.grid, roster, plan.method, most=2 * self.workers, drops=lambda c, m: dropped(rng, s.dropout, c, m)
         )
 
@@ -86,8 +86,8 @@ def virtual_nodes(root: str, nodes: int, workers: int) -> Iterator[VirtualNodes]
         given.put(grid)
         done.wait()
 
-    def party(context: Context) -> Virtual:
-        return Virtual(root, int(context.node_config["partition-id"]))
+    def party(context: Context) -> VirtualNode:
+        return VirtualNode(root, int(context.node_config["partition-id"]))
 
     backend: Any = {
         "init_args": {
@@ -115,7 +115,7 @@ def virtual_nodes(root: str, nodes: int, workers: int) -> Iterator[VirtualNodes]
 def lay_out(plan: Plan, root: Path) -> None:
     """Write a run's pictures where virtual nodes can map them into their memory, each its own."""
     place = root / plan.id.hex()
-    lay(plan.data.train, place)
+    write_mmap(plan.data.train, place)
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
     np.save(place / "holds.npy", np.concatenate([holds[name] for name in plan.clients]))
     b = plan.budget
@@ -130,7 +130,7 @@ def lay_out(plan: Plan, root: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Virtual:
+class VirtualNode:
     """A client of a simulation at its node."""
 
     root: str
@@ -144,12 +144,12 @@ class Virtual:
         """As it is."""
         return reply
 
-    def describe(self, terms: Terms) -> Description:
+    def describe(self, terms: RunSpec) -> Description:
         """Who this is in the run."""
         name = _facts(self.root, terms.id)["names"][self.index]
         return Description(name, f"{self.index:064x}", terms.shape, terms.classes)
 
-    def client(self, terms: Terms) -> Client:
+    def client(self, terms: RunSpec) -> Client:
         """This node as a client of the run."""
         facts = _facts(self.root, terms.id)
         name = facts["names"][self.index]
@@ -158,12 +158,12 @@ class Virtual:
         method = terms.method(facts["device"])
         return Client(name, method, run, rng, lambda: self._pictures(terms), Path(facts["folder"]), budget)
 
-    def _pictures(self, terms: Terms) -> Pictures:
+    def _pictures(self, terms: RunSpec) -> Images:
         start, end = [0, *_facts(self.root, terms.id)["ends"]][self.index : self.index + 2]
         train, holds = _train(self.root, terms.id)
         return train.take(holds[start:end])
 
-    def keep(self, terms: Terms, model: bytes) -> bytes:  # noqa: ARG002
+    def keep(self, terms: RunSpec, model: bytes) -> bytes:  # noqa: ARG002
         """Store nothing: the model is in the run's folder, on this machine."""
         return b""
 
@@ -175,7 +175,7 @@ def _facts(root: str, run: str) -> dict[str, Any]:
 
 
 @lru_cache(8)
-def _train(root: str, run: str) -> tuple[Pictures, Any]:
+def _train(root: str, run: str) -> tuple[Images, Any]:
     """All pictures of a run, mapped once in a worker process."""
     place = Path(root) / run
-    return laid(place), np.load(place / "holds.npy")
+    return read_mmap(place), np.load(place / "holds.npy")

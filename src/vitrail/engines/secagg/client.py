@@ -24,8 +24,8 @@ import numpy as np
 from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.integers import layout
-from vitrail.engines.secagg.shares import SECRET, SHARE, SHOWN, Group, Shown
-from vitrail.methods.base import Declared, Task
+from vitrail.engines.secagg.shares import SECRET, SHARE, SHOWN, Group, Share
+from vitrail.methods.base import PartSpec, Task
 from vitrail.privacy.noise import Source
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.keys import SIGNATURE, Key, signed_by
@@ -34,7 +34,7 @@ from vitrail.wire.codecs import Array
 from vitrail.wire.message import Message, Part, make_part
 
 if TYPE_CHECKING:
-    from vitrail.engines.signing.server import Names
+    from vitrail.engines.signing.server import ClientKeys
 
 ADVERTISE, SHARES, MASK, CONFIRM, OPEN = range(5)
 PREFIX = "secagg."  # of the names of all parts below; one array each, in the order of the clients' names
@@ -44,16 +44,16 @@ KEYS, WHO, FROM, LETTERS, ALIVE, SIGNATURES, OPENED = (
 
 
 @dataclass(frozen=True)
-class Party:
+class SecAggClient:
     """Who answers, in which round of what."""
 
     name: str
     run: bytes
     round: int
     task: Task
-    declared: Mapping[str, Declared]
+    declared: Mapping[str, PartSpec]
     key: Key | None = None  # that others know it by; None: a new one is drawn for each round
-    peers: Names | None = None  # the keys that other clients must have; None: those that the server hands on
+    peers: ClientKeys | None = None  # the keys that other clients must have; None: those that the server hands on
 
     def group(self, names: list[str]) -> Group:
         """The clients of the round, if this client takes part with them."""
@@ -72,7 +72,7 @@ def expects(secrets: State, exchange: int) -> None:
 
 
 def step(
-    me: Party, message: Message, secrets: State, parts: tuple[Part, ...], source: Source
+    me: SecAggClient, message: Message, secrets: State, parts: tuple[Part, ...], source: Source
 ) -> tuple[State, tuple[Part, ...]]:
     """Answer one exchange: the secrets to keep, and what leaves. `parts` is what the method wants to send."""
     match message.header.exchange:
@@ -89,24 +89,24 @@ def step(
     return {**after, "stage": message.header.exchange}, sent
 
 
-def _advertise(me: Party, source: Source) -> tuple[State, tuple[Part, ...]]:
+def _advertise(me: SecAggClient, source: Source) -> tuple[State, tuple[Part, ...]]:
     letters, masks, seed = (source(SECRET) for _ in range(3))
     secrets: State = {"letters": letters, "masks": masks, "seed": seed}
     if me.key is None:
         secrets["key"] = source(SECRET)
-    own = Shown.make(me.run, me.round, me.name, letters, masks, seed, _key(me, secrets)).pack()
+    own = Share.make(me.run, me.round, me.name, letters, masks, seed, _key(me, secrets)).pack()
     return {**secrets, "shown": own}, (bytes_part(KEYS, own),)
 
 
-def _key(me: Party, secrets: State) -> Key:
+def _key(me: SecAggClient, secrets: State) -> Key:
     return me.key or Key(secrets["key"])
 
 
-def _share(me: Party, message: Message, secrets: State, source: Source) -> tuple[State, tuple[Part, ...]]:
+def _share(me: SecAggClient, message: Message, secrets: State, source: Source) -> tuple[State, tuple[Part, ...]]:
     names = read_names(message)
     group, i = me.group(names), names.index(me.name)
     raw = _told(message, KEYS, SHOWN * len(names))
-    shown = [Shown.read(raw[k : k + SHOWN]) for k in range(0, len(raw), SHOWN)]
+    shown = [Share.read(raw[k : k + SHOWN]) for k in range(0, len(raw), SHOWN)]
     if shown[i].pack() != secrets["shown"] or len({theirs.signer for theirs in shown}) != len(names):
         raise Malformed("the keys are not those of the clients, one each, and this client's among them")
     for peer, theirs in zip(names, shown, strict=True):
@@ -125,7 +125,7 @@ def _share(me: Party, message: Message, secrets: State, source: Source) -> tuple
     return {**secrets, "names": names, "keys": raw, "held": held}, (bytes_part(LETTERS, b"".join(letters)),)
 
 
-def read_letters(me: Party, message: Message, secrets: State) -> State:
+def read_letters(me: SecAggClient, message: Message, secrets: State) -> State:
     """What other clients sent this client; before it trains, for without them it could not send."""
     names, i = secrets["names"], secrets["names"].index(me.name)
     group = me.group(names)
@@ -143,7 +143,7 @@ def read_letters(me: Party, message: Message, secrets: State) -> State:
     return {**secrets, "held": _whole(held)}
 
 
-def _mask(me: Party, secrets: State, parts: tuple[Part, ...]) -> tuple[State, tuple[Part, ...]]:
+def _mask(me: SecAggClient, secrets: State, parts: tuple[Part, ...]) -> tuple[State, tuple[Part, ...]]:
     names = secrets["names"]
     kinds, vector = layout(me.declared, me.task.clients, len(names)), {}
     made = {p.name: p for p in parts}
@@ -165,7 +165,7 @@ def _mask(me: Party, secrets: State, parts: tuple[Part, ...]) -> tuple[State, tu
     return {name: kept for name, kept in secrets.items() if name not in done}, sent
 
 
-def _confirm(me: Party, message: Message, secrets: State) -> tuple[State, tuple[Part, ...]]:
+def _confirm(me: SecAggClient, message: Message, secrets: State) -> tuple[State, tuple[Part, ...]]:
     names, held = secrets["names"], set(secrets["held"]["of"])
     bits = _told_bits(message, ALIVE, len(names))
     alive = {name for name, arrived in zip(names, bits, strict=True) if arrived}
@@ -181,7 +181,7 @@ def _confirm(me: Party, message: Message, secrets: State) -> tuple[State, tuple[
     return {**kept, "alive": bytes(bits)}, (bytes_part(SIGNATURES, signature),)
 
 
-def _open(me: Party, message: Message, secrets: State) -> tuple[State, tuple[Part, ...]]:
+def _open(me: SecAggClient, message: Message, secrets: State) -> tuple[State, tuple[Part, ...]]:
     names, alive, held = secrets["names"], secrets["alive"], _by_name(secrets["held"])
     signers = [j for j, signed in enumerate(_told_bits(message, FROM, len(names))) if signed]
     raw = _told(message, SIGNATURES, SIGNATURE * len(signers))
@@ -242,9 +242,9 @@ def _told_bits(message: Message, name: str, size: int) -> list[int]:
     raise Malformed(f"part {name!r} of the request is not {size} bits")
 
 
-def _shown(secrets: State, j: int) -> Shown:
+def _shown(secrets: State, j: int) -> Share:
     """The keys that client j has shown."""
-    return Shown.read(secrets["keys"][SHOWN * j : SHOWN * (j + 1)])
+    return Share.read(secrets["keys"][SHOWN * j : SHOWN * (j + 1)])
 
 
 def _whole(by_name: Mapping[str, bytes]) -> State:

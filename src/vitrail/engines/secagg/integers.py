@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.methods.base import Declared, fixed_point_scale
+from vitrail.methods.base import PartSpec, fixed_point_scale
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.codecs import Array
 
@@ -87,7 +87,7 @@ class Whole:
         return np.packbits(wide).view(self.dtype.newbyteorder(">")).astype(self.dtype)
 
 
-def layout(declared: Mapping[str, Declared], clients: int, among: int) -> dict[str, Whole]:
+def layout(declared: Mapping[str, PartSpec], clients: int, among: int) -> dict[str, Whole]:
     """How every sum part travels in a round of `among` out of `clients`, by name in a fixed order.
 
     >>> layout({"mask": Declared("sum", "u1", 100, limit=1, least=0)}, 10, 10)["mask"].width

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from vitrail.engines.replies import Failure, Taken, read_reply
-from vitrail.engines.requests import Post
+from vitrail.engines.replies import CheckedPart, Failure, read_reply
+from vitrail.engines.requests import RequestBuilder
 from vitrail.engines.rounds import Ask, Tell
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.client import (
@@ -36,9 +36,9 @@ from vitrail.engines.secagg.client import (
     write_names,
 )
 from vitrail.engines.secagg.integers import Whole, Words, layout
-from vitrail.engines.secagg.shares import SHARE, Group, Shown
+from vitrail.engines.secagg.shares import SHARE, Group, Share
 from vitrail.engines.secagg.unmasking import left_in_sum
-from vitrail.methods.base import Declared, Method, Sums
+from vitrail.methods.base import Method, PartSpec, Sums
 from vitrail.utils.errors import VitrailError, reason_of
 from vitrail.utils.keys import SIGNATURE, signed_by
 from vitrail.wire.message import Header, Kind, Message, Part, encode
@@ -49,13 +49,13 @@ def check_secure(method: Method, asked: int | None = None) -> None:
     task, n = method.task, asked or method.task.clients
     if not task.secure:
         return
-    singly = sorted(name for name, d in method.declares().items() if d.how != "sum")
+    singly = sorted(name for name, d in method.reply_spec().items() if d.how != "sum")
     if singly:
         raise VitrailError(
             f"secure aggregation shows the server sums alone, and this method sends {', '.join(singly)} singly: "
             "use a method whose parts are all sums (prism, fedgan), or secure=0"
         )
-    layout(method.declares(), task.clients, n)
+    layout(method.reply_spec(), task.clients, n)
     if not (2 <= task.secure <= n < 2 * task.secure):
         raise VitrailError(
             f"secure={task.secure} with {n} clients a round: it must be more than half of them, or each half could "
@@ -64,9 +64,9 @@ def check_secure(method: Method, asked: int | None = None) -> None:
         )
 
 
-def gather(method: Method, post: Post, who: Sequence[str], ask: Ask, tell: Tell) -> Sums | Failure:
+def gather(method: Method, post: RequestBuilder, who: Sequence[str], ask: Ask, tell: Tell) -> Sums | Failure:
     """All exchanges of one round: the sums of those whose numbers arrived, or why there are none."""
-    layout(method.declares(), method.task.clients, len(who))  # what cannot be masked stops the run here
+    layout(method.reply_spec(), method.task.clients, len(who))  # what cannot be masked stops the run here
     talk = _Talk(post, ask, tell)
     names = talk.advertise(who)
     if len(names) < method.task.secure:
@@ -75,9 +75,9 @@ def gather(method: Method, post: Post, who: Sequence[str], ask: Ask, tell: Tell)
     talk.share(group)
     if len(talk.letters) < method.task.secure:
         return _too_few(talk.letters, who, method, "shared their secrets")
-    kinds = layout(method.declares(), method.task.clients, len(names))
+    kinds = layout(method.reply_spec(), method.task.clients, len(names))
     total = talk.masked(group, kinds)
-    alive = post.outcome.answered
+    alive = post.outcome.replied
     if len(alive) < method.task.secure:
         return _too_few(alive, who, method, "sent their numbers")
     signatures = talk.confirmed(group, alive)
@@ -99,18 +99,18 @@ def _too_few(left: Iterable[str], who: Sequence[str], method: Method, did: str) 
 class _Talk:
     """The exchanges with all clients; who fails one is left out of the rest."""
 
-    def __init__(self, post: Post, ask: Ask, tell: Tell) -> None:
+    def __init__(self, post: RequestBuilder, ask: Ask, tell: Tell) -> None:
         self.post, self.ask, self.tell, self.outcome = post, ask, tell, post.outcome
-        self.lost = self.outcome.left_out
-        self.keys: dict[str, Shown] = {}
+        self.lost = self.outcome.excluded
+        self.keys: dict[str, Share] = {}
         self.letters: dict[str, bytes] = {}  # by sender: its letters to all others, in order
 
     def advertise(self, who: Sequence[str]) -> list[str]:
         """Exchange 0: who takes part, in order; their keys are kept."""
-        expected = {KEYS: Declared("each", "bytes", secagg.SHOWN)}
+        expected = {KEYS: PartSpec("each", "bytes", secagg.SHOWN)}
         for client, reply in self._exchange(ADVERTISE, dict.fromkeys(who, ()), lambda _: expected):
             try:
-                shown = Shown.read(bytes(reply[0].array)).check_points()
+                shown = Share.read(bytes(reply[0].array)).check_points()
                 self.keys[client] = shown.check(self.post.run, self.post.fed.round, client)
             except Exception as e:
                 self.lost[client] = f"reply refused: {reason_of(e)}"
@@ -127,14 +127,14 @@ class _Talk:
         """Exchange 1: letters between clients are kept, closed as they are."""
         listed = bytes_part(WHO, write_names(list(group.names)))
         shown = bytes_part(KEYS, self._all_keys(group))
-        expected = {LETTERS: Declared("each", "bytes", secagg.LETTER * (len(group.names) - 1))}
+        expected = {LETTERS: PartSpec("each", "bytes", secagg.LETTER * (len(group.names) - 1))}
         for client, reply in self._exchange(SHARES, dict.fromkeys(group.names, (listed, shown)), lambda _: expected):
             self.letters[client] = bytes(reply[0].array)
 
     def masked(self, group: Group, kinds: Mapping[str, Whole]) -> dict[str, Words]:
         """Exchange 2, the method's own round: the sum of all masked numbers that arrive."""
         total = {name: kind.zeros() for name, kind in kinds.items()}
-        expected = {name: Declared("each", "bytes", kind.wire_bytes) for name, kind in kinds.items()}
+        expected = {name: PartSpec("each", "bytes", kind.wire_bytes) for name, kind in kinds.items()}
         members = [c for c in group.names if c in self.letters]
         order = {c: i for i, c in enumerate(group.names)}
         senders = bits_part(FROM, [c in self.letters for c in group.names])
@@ -159,7 +159,7 @@ class _Talk:
                     continue
                 for name, a in words.items():
                     total[name] += a
-                self.outcome.answered.append(client)
+                self.outcome.replied.append(client)
                 self.outcome.floats_up += sum(4 * kind.size for kind in kinds.values())
         return total
 
@@ -170,7 +170,7 @@ class _Talk:
         """Exchange 3: the signatures of those who were told whose numbers arrived."""
         bits = [c in alive for c in group.names]
         view = secagg.view(group, self._all_keys(group), bits)
-        expected = {SIGNATURES: Declared("each", "bytes", SIGNATURE)}
+        expected = {SIGNATURES: PartSpec("each", "bytes", SIGNATURE)}
         self.lost = {}  # who vanishes from now on is in the sum all the same
         told = {c: (bits_part(ALIVE, bits),) for c in group.names if c in alive}
         replies = {c: bytes(reply[0].array) for c, reply in self._exchange(CONFIRM, told, lambda _: expected)}
@@ -185,7 +185,7 @@ class _Talk:
             bits_part(FROM, [c in signers for c in names]),
             bytes_part(SIGNATURES, b"".join(signatures[c] for c in signers)),
         )
-        expected = {OPENED: Declared("each", "bytes", SHARE * len(members))}
+        expected = {OPENED: PartSpec("each", "bytes", SHARE * len(members))}
         replies = dict(self._exchange(OPEN, {c: told for c in names if c in signatures}, lambda _: expected))
         shares: dict[int, dict[int, bytes]] = {i: {} for i in members}
         for j in sorted(names.index(c) for c in replies):
@@ -195,8 +195,8 @@ class _Talk:
         return shares
 
     def _exchange(
-        self, exchange: int, tell: Mapping[str, Sequence[Part]], expected: Callable[[str], Mapping[str, Declared]]
-    ) -> Iterator[tuple[str, tuple[Taken, ...]]]:
+        self, exchange: int, tell: Mapping[str, Sequence[Part]], expected: Callable[[str], Mapping[str, PartSpec]]
+    ) -> Iterator[tuple[str, tuple[CheckedPart, ...]]]:
         def requests() -> Iterator[tuple[str, bytes]]:
             for client, parts in tell.items():
                 header = Header(Kind.REQUEST, self.post.run, self.post.fed.round, "server", exchange)
@@ -210,9 +210,9 @@ class _Talk:
         self,
         exchange: int,
         requests: Iterator[tuple[str, bytes]],
-        expected: Callable[[str], Mapping[str, Declared]],
+        expected: Callable[[str], Mapping[str, PartSpec]],
         again: list[str] | None = None,
-    ) -> Iterator[tuple[str, tuple[Taken, ...]]]:
+    ) -> Iterator[tuple[str, tuple[CheckedPart, ...]]]:
         """Replies that are what they should be; of the others, who may be asked again and who is left out."""
         post = self.post
         for client, answer in self.ask(requests):

@@ -52,7 +52,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Shown:
+class Share:
     """What a client shows of its secrets: public keys for letters and for masks, and a commitment to its seed.
 
     `signer` is the public key that it is known by, and `signature` is by that key.
@@ -65,30 +65,30 @@ class Shown:
     signature: bytes
 
     @staticmethod
-    def make(run: bytes, round_: int, name: str, letters: bytes, masks: bytes, seed: bytes, key: Key) -> Shown:
+    def make(run: bytes, round_: int, name: str, letters: bytes, masks: bytes, seed: bytes, key: Key) -> Share:
         """From a client's secrets."""
         shown = primitives.public(letters), primitives.public(masks), commitment(seed)
-        return Shown(*shown, key.public, key.sign(*_shows(run, round_, name, b"".join(shown))))
+        return Share(*shown, key.public, key.sign(*_shows(run, round_, name, b"".join(shown))))
 
     def pack(self) -> bytes:
         """As it travels."""
         return self.letters + self.masks + self.seed + self.signer + self.signature
 
     @staticmethod
-    def read(raw: bytes) -> Shown:
+    def read(raw: bytes) -> Share:
         """Read it."""
         if len(raw) != SHOWN:
             raise Malformed(f"keys of {len(raw)} bytes; they have {SHOWN}")
-        return Shown(raw[:32], raw[32:64], raw[64:80], raw[80:112], raw[112:])
+        return Share(raw[:32], raw[32:64], raw[64:80], raw[80:112], raw[112:])
 
-    def check(self, run: bytes, round_: int, name: str) -> Shown:
+    def check(self, run: bytes, round_: int, name: str) -> Share:
         """Refuse keys that were not signed for this client in this round."""
         shown = self.letters + self.masks + self.seed
         if not signed_by(self.signer, self.signature, *_shows(run, round_, name, shown)):
             raise Malformed(f"the keys of {name!r} are not signed for this round by its key {self.signer.hex()[:16]}")
         return self
 
-    def check_points(self) -> Shown:
+    def check_points(self) -> Share:
         """Refuse keys that would let everybody know what they agree on; clients notice when they use one."""
         for key in (self.letters, self.masks):
             primitives.agree(bytes(SECRET), key, b"a trial")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.shares import Group, Shown
+from vitrail.engines.secagg.shares import Group, Share
 from vitrail.utils.errors import Malformed
 
 
@@ -19,7 +19,7 @@ def left_in_sum(
     group: Group,
     members: set[str],
     alive: set[str],
-    keys: Mapping[str, Shown],
+    keys: Mapping[str, Share],
     shares: Mapping[int, Mapping[int, bytes]],
 ) -> Iterator[tuple[bytes, int]]:
     """The masks that are left in the sum, each with the sign that takes it away."""

@@ -13,7 +13,7 @@ TRAIN = "train"  # what a message is for, unless somebody says otherwise
 
 
 @dataclass(frozen=True)
-class Signed:
+class SignedSession:
     """A client's side: its own key, and its server's, if its owner named that."""
 
     name: str

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Ask, Outcome
+from vitrail.engines.rounds import Ask, RoundResult
 from vitrail.engines.signing.client import TRAIN, answers, asks
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.keys import SIGNATURE, Key, public_key, signed_by, split
@@ -22,7 +22,7 @@ from vitrail.wire.message import round_of
 
 
 @dataclass
-class Names:
+class ClientKeys:
     """Which key each client of a run is known by.
 
     Where a folder of expected keys is given (a file `CLIENT.pub` each), only those count. Otherwise a client is known
@@ -51,11 +51,11 @@ class Names:
 
 
 @dataclass
-class Server:
+class SigningServer:
     """The server's side: its key, the keys of its clients, and what its requests are about."""
 
     key: Key
-    names: Names
+    names: ClientKeys
     about: Callable[[], str] = lambda: ""
     counted: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # signatures by round, client: down, up
 
@@ -91,7 +91,7 @@ class Server:
             raise VitrailError(f"{client!r}: its description is not signed, for this request, by the key that it shows")
         self.names.meet(client, key)
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: RoundResult) -> None:
         """Add the bytes of a round's signatures to what it cost."""
         for (t, client), (down, up) in list(self.counted.items()):
             if t == outcome.round:

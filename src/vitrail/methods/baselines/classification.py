@@ -19,9 +19,20 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task, held, usable
+from vitrail.methods.base import (
+    BaseMethod,
+    Broadcast,
+    Model,
+    PartSpec,
+    Reply,
+    ServerMessage,
+    Sums,
+    Task,
+    clip_weights,
+    is_sendable,
+)
 from vitrail.nets.classifier import classifier, shifted
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.determinism import one_thread
@@ -59,7 +70,7 @@ def descend(
 
 
 @dataclass(frozen=True)
-class Classifying(Simple):
+class FederatedClassifier(BaseMethod):
     """A federated classifier's settings, and FedAvg's two halves around what a client does."""
 
     task: Task
@@ -82,48 +93,52 @@ class Classifying(Simple):
         """The learning rate of a round, down a cosine."""
         return self.lr * (1 + math.cos(math.pi * t / self.task.rounds)) / 2
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         if not self.task.classes:
             raise VitrailError("a classifier needs labels; use data that has some, and labels=auto")
         with torch.device("meta"):
             size = vector_size(self.net())
-        one = Declared("sum", "float32", 1)
+        one = PartSpec("sum", "float32", 1)
         parts = {
-            "network": Declared("sum", "float32", size, over="weight"),
-            "weight": Declared("sum", "float32", 1, least=0),
+            "network": PartSpec("sum", "float32", size, over="weight"),
+            "weight": PartSpec("sum", "float32", 1, least=0),
         }
         return {**parts, "metric.loss": one}
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
         """The network all clients begin with, and the server's own pictures."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(rng.child("network").seed())
-            first = gan.begun(start, {"network": to_vector(self.net())})
-        held = data is not None and data.labels is not None and len(data)
-        return {**first, "rounds": 0, "real": {"pixels": data.pixels, "labels": data.labels} if data and held else None}
+            first = gan.init_or_warm_start(start, {"network": to_vector(self.net())})
+        has_labels = data is not None and data.labels is not None and len(data)
+        return {
+            **first,
+            "rounds": 0,
+            "real": {"pixels": data.pixels, "labels": data.labels} if data and has_labels else None,
+        }
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """The global network."""
-        return Outgoing({"network": ("float32", server["network"])})
+        return Broadcast({"network": ("float32", server["network"])})
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """FedAvg: the weighted mean of clients' changes; then the server's own steps."""
         t = server["rounds"]
         with np.errstate(divide="ignore", invalid="ignore"):  # weights of nothing make a round that is not closed
             moved = server["network"] + sums.values["network"] / sums.values["weight"][0]
-        after = {**server, "network": held(moved.astype(np.float32)), "rounds": t + 1}
+        after = {**server, "network": clip_weights(moved.astype(np.float32)), "rounds": t + 1}
         if server["real"] is None or not self.server_steps or not np.isfinite(moved).all():
             return after
         C = from_vector(self.net(), after["network"])
-        real = Pictures(server["real"]["pixels"], server["real"]["labels"])
+        real = Images(server["real"]["pixels"], server["real"]["labels"])
         batches = self.draws(real, self.server_steps, rng.child("server"), "cpu")
         descend(C, batches, lambda x, y: F.cross_entropy(C(x), y), self.rate(t), rng)
         trained = to_vector(C)  # where the mean is such that its own steps overflow, the server leaves them out
-        return {**after, "network": held(trained)} if np.isfinite(trained).all() else after
+        return {**after, "network": clip_weights(trained)} if np.isfinite(trained).all() else after
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The global classifier."""
         weights = from_vector(self.net(), server["network"]).state_dict()
         about = {"shape": list(self.task.shape), "classes": self.task.classes, "norm": NORM}
@@ -131,7 +146,7 @@ class Classifying(Simple):
 
     # -- client ---------------------------------------------------------------------------------------------------
 
-    def draws(self, data: Pictures, steps: int, rng: Rng, device: str) -> Iterator[gan.Batch]:
+    def draws(self, data: Images, steps: int, rng: Rng, device: str) -> Iterator[gan.Batch]:
         """Batches of some pictures, drawn with replacement, each picture moved by up to two pixels."""
         draw, task = rng.child("draws").torch(), Task(self.task.shape, self.task.classes, 1, 1, device)
         for _ in range(steps):
@@ -143,14 +158,14 @@ class Classifying(Simple):
         """The network as it was received."""
         return from_vector(self.net(), vector).to(self.task.device)
 
-    def weight(self, data: Pictures) -> float:
+    def weight(self, data: Images) -> float:
         """How much a client counts: by its pictures."""
         return len(data) / UNIT
 
-    def reply(self, C: nn.Module, message: Incoming, data: Pictures, loss: float, **more: Any) -> Reply:
+    def reply(self, C: nn.Module, message: ServerMessage, data: Images, loss: float, **more: Any) -> Reply:
         """What changed, times the client's weight; nothing where training went beyond what can be sent."""
         n = np.float32(self.weight(data))
         moved = (to_vector(C) - message.parts["network"]) * n
-        if not usable(moved):
+        if not is_sendable(moved):
             moved = np.zeros_like(moved)
         return Reply({"network": moved, "weight": np.array([n]), "metric.loss": np.array([loss]), **more})

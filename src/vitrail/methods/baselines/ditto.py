@@ -16,10 +16,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from vitrail.data.dataset import Pictures
-from vitrail.methods.base import Incoming, Model, Reply
+from vitrail.data.dataset import Images
+from vitrail.methods.base import Model, Reply, ServerMessage
 from vitrail.methods.padpaf.algorithm import PaDPaF
-from vitrail.methods.padpaf.partial_federation import Pull, closed
+from vitrail.methods.padpaf.partial_federation import ProximalTerm, closed
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
 
@@ -35,17 +35,17 @@ class Ditto(PaDPaF):
     ] = 0.25
     personal_epochs: Annotated[float, Field(gt=0, le=1e4, description="the same for the personal v_k")] = 0.25
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1: w_k by FedAvg's steps from w_t, and v_k by its own, held to w_t."""
         w_k, reply = super().client_round(state.get("global", {}), message, data, rng.child("global"))
         w_t = {name: message.parts[name] for name in self.federated}
         v_k: State = state.get("personal", {})
         nets = self.opened(v_k, {} if v_k else w_t, message)  # v_k begins where w is
         own = replace(self, local_epochs=self.personal_epochs)
-        kept, _ = own.learn(nets, v_k, Pull(self.pull, w_t), message.round, data, rng.child("personal"))
+        kept, _ = own.learn(nets, v_k, ProximalTerm(self.pull, w_t), message.round, data, rng.child("personal"))
         after = {**closed(nets, ()), **kept}
         return {"global": w_k, "personal": after if finite(after) else v_k}, reply
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """w, or a client's v_k."""
-        return super().products(client["personal"] if client else server)
+        return super().export_models(client["personal"] if client else server)

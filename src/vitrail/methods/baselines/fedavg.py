@@ -18,22 +18,22 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
-from vitrail.methods.base import Incoming, Reply
-from vitrail.methods.baselines.classification import Classifying, descend
+from vitrail.data.dataset import Images
+from vitrail.methods.base import Reply, ServerMessage
+from vitrail.methods.baselines.classification import FederatedClassifier, descend
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
 
 @dataclass(frozen=True)
-class FedAvg(Classifying):
+class FedAvg(FederatedClassifier):
     """FedAvg's settings."""
 
     def objective(self, C: nn.Module, x: Tensor, y: Tensor, w_t: list[Tensor]) -> Tensor:  # noqa: ARG002
         """What a client minimises from w_t on."""
         return F.cross_entropy(C(x), y)
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """ClientUpdate: local steps from w_t."""
         C = self.opened(message.parts["network"])
         w_t = [p.detach().clone() for p in C.parameters()]

@@ -22,11 +22,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
-from vitrail.methods.base import COUNTED, Declared, Incoming, Outgoing, Reply, Sums
+from vitrail.data.dataset import Images
+from vitrail.methods.base import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.baselines import shared_pool as pool
-from vitrail.methods.baselines.classification import Classifying, descend
-from vitrail.nets.moments import to_float
+from vitrail.methods.baselines.classification import FederatedClassifier, descend
+from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import Malformed
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -36,7 +36,7 @@ CODECS = {"means": "bytes", "mean_labels": "float32"}
 
 
 @dataclass(frozen=True)
-class NaiveMix(Classifying):
+class NaiveMix(FederatedClassifier):
     """NaiveMix's settings."""
 
     mean_of: Annotated[int, Field(ge=1, description="pictures in one mean (M)")] = 10
@@ -44,23 +44,23 @@ class NaiveMix(Classifying):
     mix: Annotated[float, Field(ge=0, lt=1, description="how much of a mean is mixed in (λ)")] = 0.1
 
     @property
-    def acknowledges(self) -> bool:
+    def needs_ack(self) -> bool:
         return True
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         c, h, w = self.task.shape
         bounds = {"means": self.means * c * h * w, "mean_labels": 4 * self.means * self.task.classes}
         shapes = {"means": (None, c, h, w), "mean_labels": (None, self.task.classes)}
-        shared = {n: Declared("each", CODECS[n], None, limit_bytes=bounds[n], shape=shapes[n]) for n in CODECS}
+        shared = {n: PartSpec("each", CODECS[n], None, limit_bytes=bounds[n], shape=shapes[n]) for n in CODECS}
         shared["mean_labels"] = replace(shared["mean_labels"], least=0, limit=1)
-        return {**super().declares(), **shared}
+        return {**super().reply_spec(), **shared}
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
         return {**super().server_init(rng, data, start), "shares": {}, "pool": pool.gathered({})}
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """The network, and all means to a client that lacks them."""
         return pool.outgoing({"network": ("float32", server["network"])}, server["pool"], CODECS, full)
 
@@ -75,13 +75,13 @@ class NaiveMix(Classifying):
         share["mean_labels"] = parts["mean_labels"]
         return {**server, "shares": {**server["shares"], client: share}}
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """FedAvg's mean, and the pool as it now is."""
-        return {**super().close_round(server, sums, rng), "pool": pool.gathered(server["shares"])}
+        return {**super().finish_round(server, sums, rng), "pool": pool.gathered(server["shares"])}
 
     # -- client ---------------------------------------------------------------------------------------------------
 
-    def averaged(self, data: Pictures, rng: Rng) -> dict[str, Array]:
+    def averaged(self, data: Images, rng: Rng) -> dict[str, Array]:
         """Means of M pictures and of their labels, as 8 bits and as float32."""
         order = rng.child("means").numpy().permutation(len(data))[: self.mean_of * self.means]
         groups = np.array_split(order, -(-len(order) // self.mean_of))
@@ -94,12 +94,12 @@ class NaiveMix(Classifying):
         logits = C((1 - self.mix) * x + self.mix * mean)
         return (1 - self.mix) * F.cross_entropy(logits, y) + self.mix * F.cross_entropy(logits, label)
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Local steps with the means that are known, and this client's own until the server has them."""
         held = {n: message.parts[n] for n in CODECS if n in message.parts} or state.get("pool", {})
         own = state.get("own") or self.averaged(data, rng)  # drawn once: other means would tell more
         none = {n: np.empty(0, np.uint8 if n == "means" else np.float32) for n in CODECS}
-        sent = none if COUNTED in message.parts else own
+        sent = none if LAST_COUNTED in message.parts else own
         C = self.opened(message.parts["network"])
         draw = rng.child("partners").torch()
         means = torch.from_numpy(held["mean_labels"].reshape(-1, self.task.classes).copy()) if held else None

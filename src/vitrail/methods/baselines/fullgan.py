@@ -19,8 +19,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from vitrail.data.dataset import Pictures
-from vitrail.methods.base import Declared, Incoming, Outgoing, Reply
+from vitrail.data.dataset import Images
+from vitrail.methods.base import Broadcast, PartSpec, Reply, ServerMessage
 from vitrail.methods.psfedgan.local_gan import LocalGan
 from vitrail.methods.psfedgan.local_training import User, new_discriminator
 from vitrail.nets.dcgan import initialise
@@ -41,21 +41,21 @@ class FullGan(LocalGan):
         "the discriminator at every step, trained with noised gradients; the generator, which only ever saw that"
     )
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         with torch.device("meta"):
             sizes = vector_size(self.generator()), vector_size(self.discriminator(self.architecture))
         self.fits(self.steps * sum(sizes))
         parts = {
-            "generators": Declared("each", "float32", self.steps * sizes[0], shape=(self.steps, sizes[0])),
-            "discriminators": Declared("each", "float32", self.steps * sizes[1], shape=(self.steps, sizes[1])),
+            "generators": PartSpec("each", "float32", self.steps * sizes[0], shape=(self.steps, sizes[0])),
+            "discriminators": PartSpec("each", "float32", self.steps * sizes[1], shape=(self.steps, sizes[1])),
         }
         return parts | self.declares_besides()
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Nothing but that it is asked."""
-        return Outgoing({})
+        return Broadcast({})
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         """Keep the last G_u, and the mean of all so far."""
@@ -74,7 +74,7 @@ class FullGan(LocalGan):
         G = initialise(self.generator(), rng.child("generator").torch())
         return {"now": {"steps": 0, "generator": to_vector(G), "adam": None, **new_discriminator(self, rng)}}
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:  # noqa: ARG002
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:  # noqa: ARG002
         """Algorithm 1, user side, for all steps of one message; (G_u, D_u) is published after each."""
         published, losses = [], []
         with one_thread(), torch.enable_grad():

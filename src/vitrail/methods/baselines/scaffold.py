@@ -18,9 +18,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.data.dataset import Pictures
-from vitrail.methods.base import COUNTED, Declared, Incoming, Outgoing, Reply, Sums, held, usable
-from vitrail.methods.baselines.classification import Classifying, descend
+from vitrail.data.dataset import Images
+from vitrail.methods.base import (
+    LAST_COUNTED,
+    Broadcast,
+    PartSpec,
+    Reply,
+    ServerMessage,
+    Sums,
+    clip_weights,
+    is_sendable,
+)
+from vitrail.methods.baselines.classification import FederatedClassifier, descend
 from vitrail.nets.flat import to_vector
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -28,34 +37,34 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class Scaffold(Classifying):
+class Scaffold(FederatedClassifier):
     """SCAFFOLD's settings: those of all federated classifiers."""
 
     @property
-    def acknowledges(self) -> bool:
+    def needs_ack(self) -> bool:
         return True
 
-    def declares(self) -> Mapping[str, Declared]:
-        parts = super().declares()
-        return {**parts, "control": Declared("sum", "float32", parts["network"].size)}
+    def reply_spec(self) -> Mapping[str, PartSpec]:
+        parts = super().reply_spec()
+        return {**parts, "control": PartSpec("sum", "float32", parts["network"].size)}
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
         first = super().server_init(rng, data, start)
         return {**first, "control": np.zeros_like(first["network"])}
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """(x, c)."""
-        return Outgoing({"network": ("float32", server["network"]), "control": ("float32", server["control"])})
+        return Broadcast({"network": ("float32", server["network"]), "control": ("float32", server["control"])})
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """x <- x + mean of Δy; c <- c + |S|/N mean of Δc."""
         moved = server["control"] + sums.values["control"] / self.task.clients
-        return {**super().close_round(server, sums, rng), "control": held(moved.astype(np.float32))}
+        return {**super().finish_round(server, sums, rng), "control": clip_weights(moved.astype(np.float32))}
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """K steps along g - c_i + c, then option II."""
         x, c = message.parts["network"], message.parts["control"]
-        counted = message.parts.get(COUNTED)
+        counted = message.parts.get(LAST_COUNTED)
         lost = state and (counted is None or counted[0] != state["round"])
         c_i = state["before" if lost else "control"] if state else np.zeros_like(c)
         y = self.opened(x)
@@ -63,12 +72,12 @@ class Scaffold(Classifying):
         batches = self.draws(data, self.local_steps, rng, self.task.device)
         loss = descend(y, batches, lambda a, b: F.cross_entropy(y(a), b), rate, rng, correction)
         after = (c_i - c + (x - to_vector(y)) / (self.local_steps * rate)).astype(np.float32)
-        if not usable(to_vector(y) - x, after - c_i):  # the reply says that nothing changed, so c_i is as it was
+        if not is_sendable(to_vector(y) - x, after - c_i):  # the reply says that nothing changed, so c_i is as it was
             after, y = np.asarray(c_i, np.float32), self.opened(x)
         kept: State = {"control": after, "before": c_i, "round": message.round}
         return kept, self.reply(y, message, data, loss, control=after - c_i)
 
-    def weight(self, data: Pictures) -> float:  # noqa: ARG002
+    def weight(self, data: Images) -> float:  # noqa: ARG002
         """Every client counts the same."""
         return 1.0
 

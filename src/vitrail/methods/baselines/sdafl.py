@@ -21,14 +21,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import COUNTED, Declared, Incoming, Outgoing, Reply, Sums
+from vitrail.methods.base import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.baselines import shared_pool as pool
-from vitrail.methods.baselines.classification import Classifying, descend
+from vitrail.methods.baselines.classification import FederatedClassifier, descend
 from vitrail.methods.fakes import pack
-from vitrail.nets.dcgan import Discriminator, Generator, initialise
-from vitrail.nets.moments import to_float
+from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
+from vitrail.nets.feature_moments import to_float
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng
@@ -40,7 +40,7 @@ CODECS = {"pictures": "bytes"}
 
 
 @dataclass(frozen=True)
-class SdaFl(Classifying):
+class SdaFl(FederatedClassifier):
     """SDA-FL's settings."""
 
     made: Annotated[int, Field(ge=1, le=100_000, description="pictures that a client's GAN makes and shares")] = 200
@@ -52,22 +52,22 @@ class SdaFl(Classifying):
     gan_lr: Annotated[float, Field(gt=0, le=1e3, description="G's learning rate, by Adam; D's is half")] = 2e-3
 
     @property
-    def acknowledges(self) -> bool:
+    def needs_ack(self) -> bool:
         return True
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         if self.task.classes >= UNSURE:
             raise VitrailError(f"sdafl: {self.task.classes} classes; pseudo labels are for fewer than {UNSURE}")
         pixels = self.made * int(np.prod(self.task.shape))
-        shared = {"pictures": Declared("each", "bytes", None, limit_bytes=pixels, shape=(self.made, *self.task.shape))}
-        return {**super().declares(), **shared, "labels": Declared("each", "bytes", self.made)}
+        shared = {"pictures": PartSpec("each", "bytes", None, limit_bytes=pixels, shape=(self.made, *self.task.shape))}
+        return {**super().reply_spec(), **shared, "labels": PartSpec("each", "bytes", self.made)}
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
         return {**super().server_init(rng, data, start), "shares": {}, "labels": {}, "pool": pool.gathered({})}
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """The network, today's pseudo labels, and all made pictures to a client that lacks them."""
         told: dict[str, tuple[str, Array]] = {"network": ("float32", server["network"])}
         if server["pool"]["parts"]:
@@ -89,16 +89,16 @@ class SdaFl(Classifying):
         share = {"pictures": sent}
         return {**after, "shares": {**server["shares"], client: share}}
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """FedAvg's mean, and the pool as it now is."""
-        return {**super().close_round(server, sums, rng), "pool": pool.gathered(server["shares"])}
+        return {**super().finish_round(server, sums, rng), "pool": pool.gathered(server["shares"])}
 
     # -- client ---------------------------------------------------------------------------------------------------
 
-    def synthesised(self, data: Pictures, rng: Rng) -> Array:
+    def synthesised(self, data: Images, rng: Rng) -> Array:
         """Pictures of a GAN that was trained on this client's, without labels."""
         task, draw = replace(self.task, classes=0), rng.child("noise").torch()
-        G, D = Generator(task.shape, 0, self.width, self.z), Discriminator(task.shape, 0, self.width, "group")
+        G, D = DcganGenerator(task.shape, 0, self.width, self.z), DcganDiscriminator(task.shape, 0, self.width, "group")
         nets = [initialise(net, rng.child(name).torch()).to(task.device) for name, net in (("g", G), ("d", D))]
         opt_g, opt_d = (
             gan.adam(n, r, (0.5, 0.999), None) for n, r in zip(nets, (self.gan_lr, self.gan_lr / 2), strict=True)
@@ -125,13 +125,13 @@ class SdaFl(Classifying):
         sure, label = torch.cat([C(x).softmax(1) for x in shown]).max(1)
         return torch.where(sure >= self.sure, label, UNSURE).to(torch.uint8).cpu().numpy()
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Local steps on own and made pictures; then labels for the made ones of its own."""
         own = state["own"] if state else self.synthesised(data, rng.child("gan"))
         held = message.parts["pictures"] if "pictures" in message.parts else state.get("pool", np.empty(0, np.uint8))
         said = message.parts.get("labels", np.empty(0, np.uint8))
         known = np.flatnonzero(said != UNSURE)
-        more = Pictures(held.reshape(-1, *self.task.shape)[known], said[known].astype(np.int64)) if len(known) else None
+        more = Images(held.reshape(-1, *self.task.shape)[known], said[known].astype(np.int64)) if len(known) else None
         C = self.opened(message.parts["network"])
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class SdaFl(Classifying):
         device = self.task.device
         others = self.draws(more, self.local_steps, rng.child("made"), device) if more is not None else None
         value = descend(C, self.draws(data, self.local_steps, rng, device), loss, self.rate(message.round), rng)
-        has = state and COUNTED in message.parts  # the server has what this client made
+        has = state and LAST_COUNTED in message.parts  # the server has what this client made
         sent = np.empty(0, np.uint8) if has else own
         reply = self.reply(C, message, data, value, pictures=sent, labels=self.labelled(C, own))
         holds = pool.name_of({"pictures": held} if held.size else {})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vitrail.methods.base import Outgoing
+from vitrail.methods.base import Broadcast
 from vitrail.utils.state import State
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import NO_BASE, digest
@@ -27,8 +27,8 @@ def gathered(shares: Mapping[str, Mapping[str, Array]]) -> State:
     return {"parts": pool, "name": name_of(pool), "clients": clients}
 
 
-def outgoing(parts: Told, pool: State, codecs: Mapping[str, str], full: bool) -> Outgoing:
+def outgoing(parts: Told, pool: State, codecs: Mapping[str, str], full: bool) -> Broadcast:
     """A message to a client that holds the pool, or with it."""
     if full and pool["parts"]:
-        return Outgoing({**parts, **{name: (codecs[name], array) for name, array in pool["parts"].items()}})
-    return Outgoing(parts, NO_BASE if full else pool["name"])
+        return Broadcast({**parts, **{name: (codecs[name], array) for name, array in pool["parts"].items()}})
+    return Broadcast(parts, NO_BASE if full else pool["name"])

@@ -24,21 +24,21 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.padpaf.losses import Form
-from vitrail.methods.padpaf.partial_federation import Partly, Pull
+from vitrail.methods.padpaf.partial_federation import PartiallyFederated, ProximalTerm
 from vitrail.methods.padpaf.training import Networks, train
-from vitrail.nets.padpaf import Content, Style
-from vitrail.nets.padpaf_discriminator import Discriminator
+from vitrail.nets.content_style import Content, Style
+from vitrail.nets.spectral_discriminator import SpectralDiscriminator
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
-FEDERATED = Partly.of_content  # θ^fed: the parameters of G^c and of D^c
+FEDERATED = PartiallyFederated.of_content  # θ^fed: the parameters of G^c and of D^c
 
 
 @dataclass(frozen=True)
-class PaDPaF(Partly):
+class PaDPaF(PartiallyFederated):
     """PaDPaF's settings; the paper's for MNIST are width=64, latent=128, style_depth=8, rounds=300, server_opt=adam."""
 
     loss: Annotated[Form, Field(description="the GAN's loss: hinge (published code), wasserstein (the paper)")] = (
@@ -52,18 +52,18 @@ class PaDPaF(Partly):
     def content(self) -> gan.Nets:
         """G^c and D^c."""
         t = self.task
-        return {"generator": self.generator(), "discriminator": Discriminator(t.shape, t.classes, self.width)}
+        return {"generator": self.generator(), "discriminator": SpectralDiscriminator(t.shape, t.classes, self.width)}
 
     def style(self, content: nn.Module) -> gan.Nets:
         """G^s_i with its conditional BatchNorm, and D^s_i."""
         assert isinstance(content, Content)  # noqa: S101
         return {
             "style": Style(content, self.style_depth),
-            "style_discriminator": Discriminator(self.task.shape, 0, self.width),
+            "style_discriminator": SpectralDiscriminator(self.task.shape, 0, self.width),
         }
 
     def learn(
-        self, nets: gan.Nets, state: State, pull: Pull, t: int, data: Pictures, rng: Rng
+        self, nets: gan.Nets, state: State, pull: ProximalTerm, t: int, data: Images, rng: Rng
     ) -> tuple[State, NDArray[Any]]:
         """The client's loop with its own Adam for G and for D, which goes on where it was."""
         model = Networks(nets, self.task.device)

@@ -17,20 +17,31 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Simple, Sums, Task, held, usable
+from vitrail.methods.base import (
+    BaseMethod,
+    Broadcast,
+    Model,
+    PartSpec,
+    Reply,
+    ServerMessage,
+    Sums,
+    Task,
+    clip_weights,
+    is_sendable,
+)
 from vitrail.methods.fedgan import UNIT
-from vitrail.nets.flat import from_vector, learned, load_learned, to_vector
-from vitrail.nets.padpaf import Content, Style, initialise
-from vitrail.nets.padpaf_discriminator import settle
+from vitrail.nets.content_style import Content, Style, initialise
+from vitrail.nets.flat import from_vector, load_trainable, to_vector, trainable_mask
+from vitrail.nets.spectral_discriminator import warm_up_spectral_norm
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
 from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class Partly(Simple):
+class PartiallyFederated(BaseMethod):
     """The settings of every method with content and style."""
 
     task: Task
@@ -83,7 +94,7 @@ class Partly(Simple):
         raise NotImplementedError
 
     def learn(
-        self, nets: gan.Nets, state: State, pull: Pull, t: int, data: Pictures, rng: Rng
+        self, nets: gan.Nets, state: State, pull: ProximalTerm, t: int, data: Images, rng: Rng
     ) -> tuple[State, NDArray[Any]]:
         """Train all networks in round t; return what to keep in the client's state beside them, and the `metrics`."""
         raise NotImplementedError
@@ -105,24 +116,27 @@ class Partly(Simple):
         """The networks of which parameters travel: θ^fed."""
         return {"content": self.of_content, "everything": self.of_content + self.of_style, "nothing": ()}[self.shared]
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         with torch.device("meta"):
             nets = self.networks()
-        one = Declared("sum", "float32", 1)
+        one = PartSpec("sum", "float32", 1)
         parts = {
-            name: Declared("sum", self.wire, int(learned(nets[name]).sum()), over="weight") for name in self.federated
+            name: PartSpec("sum", self.wire, int(trainable_mask(nets[name]).sum()), over="weight")
+            for name in self.federated
         }
         metrics = {f"metric.{name}": one for name in self.metrics}
-        return {**parts, "weight": Declared("sum", "float32", 1, least=0), **metrics}
+        return {**parts, "weight": PartSpec("sum", "float32", 1, least=0), **metrics}
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """θ_0^fed, and the seed from which every client draws the same start of all else: line 3, θ_i := θ_0."""
         nets = self.networks()
         names = self.federated or ("generator",)  # alone, clients train; the server's generator stays as it began
         first = {n: initialise(nets[n], rng.child(n).torch()) for n in names}
-        vectors = gan.begun(start, {name: to_vector(net)[learned(net)] for name, net in first.items()})
+        vectors = gan.init_or_warm_start(
+            start, {name: to_vector(net)[trainable_mask(net)] for name, net in first.items()}
+        )
         seed = np.frombuffer(rng.child("style").seed().to_bytes(8, "little"), np.uint8)
         return {
             **vectors,
@@ -131,12 +145,12 @@ class Partly(Simple):
             "seed": seed if start is None else start["seed"],
         }
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Line 18: θ_i^fed ← θ_0^fed."""
         told = {name: (self.wire, server[name]) for name in self.federated}
-        return Outgoing({**told, "seed": ("bytes", server["seed"])})
+        return Broadcast({**told, "seed": ("bytes", server["seed"])})
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
         """Line 17: θ_0 ← OPT_0(mean of Δ_i; θ_0, η_0)."""
         after: State = {**server, "adam": {}, "rounds": server["rounds"] + 1}
         for name in self.federated:
@@ -151,11 +165,11 @@ class Partly(Simple):
                 else torch.optim.SGD(theta.parameters(), 1.0)
             )
             optimizer.step()
-            after[name] = held(theta[0].detach().numpy())
+            after[name] = clip_weights(theta[0].detach().numpy())
             after["adam"][name] = optimizer.state_dict()["state"]
         return after
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """A client's own generator; where the server has no style, its generator is content with γ = 1 and β = 0."""
         has: State = {"generator": server["generator"], **(client or {}), **{n: server[n] for n in self.federated}}
         content = self.generator()
@@ -168,37 +182,39 @@ class Partly(Simple):
 
     # -- client ---------------------------------------------------------------------------------------------------
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Lines 7 to 15: train, then send Δ_i of what is federated, and keep the rest."""
         told = {name: message.parts[name] for name in self.federated}
         nets = self.opened(state, told, message)
-        kept, measured = self.learn(nets, state, Pull(self.prox, told), message.round, data, rng)
+        kept, measured = self.learn(nets, state, ProximalTerm(self.prox, told), message.round, data, rng)
         n = np.float32(len(data) / UNIT if self.weights == "examples" else 1.0)
         parts: dict[str, NDArray[Any]] = {"weight": np.array([n])}
         for name, theta in told.items():
-            parts[name] = n * (theta.astype(np.float32) - to_vector(nets[name])[learned(nets[name])])  # line 11
+            parts[name] = n * (theta.astype(np.float32) - to_vector(nets[name])[trainable_mask(nets[name])])  # line 11
         parts |= {f"metric.{k}": v for k, v in zip(self.metrics, measured[:, None], strict=True)}
         after: State = {**closed(nets, self.federated), **kept}
-        if not finite(after) or not usable(*(parts[name] for name in told)):  # no change: the client stays as it was
+        if not finite(after) or not is_sendable(
+            *(parts[name] for name in told)
+        ):  # no change: the client stays as it was
             return state, Reply(parts | {name: np.zeros_like(parts[name]) for name in told})
         return after, Reply(parts)
 
-    def opened(self, state: State, told: Mapping[str, Array], message: Incoming) -> gan.Nets:
+    def opened(self, state: State, told: Mapping[str, Array], message: ServerMessage) -> gan.Nets:
         """A client's networks: as it was told, as it kept them, or, the first time, from the seed that all know."""
         nets = self.networks()
         for name, net in nets.items():
             if name in told:
-                load_learned(net, told[name])
+                load_trainable(net, told[name])
             elif state:
                 from_vector(net, state[name])
             else:
                 initialise(net, Rng((message.parts["seed"].tobytes(),)).child(name).torch())
         if not state:
-            settle(nn.ModuleList(nets.values()))
+            warm_up_spectral_norm(nn.ModuleList(nets.values()))
         elif "power_iteration" in state:
             at = 0
             for name in told:
-                vector, own = to_vector(nets[name]), ~learned(nets[name])
+                vector, own = to_vector(nets[name]), ~trainable_mask(nets[name])
                 vector[own] = state["power_iteration"][at : at + own.sum()]
                 from_vector(nets[name], vector)
                 at += int(own.sum())
@@ -207,13 +223,13 @@ class Partly(Simple):
 
 def closed(nets: gan.Nets, federated: Iterable[str]) -> State:
     """What a client keeps of its networks: all of the private ones, and of the others what is no parameter."""
-    own = np.concatenate([np.empty(0, np.float32), *(to_vector(nets[n])[~learned(nets[n])] for n in federated)])
+    own = np.concatenate([np.empty(0, np.float32), *(to_vector(nets[n])[~trainable_mask(nets[n])] for n in federated)])
     private: State = {name: to_vector(net) for name, net in nets.items() if name not in federated}
     return {**private, "power_iteration": own} if len(own) else private
 
 
 @dataclass(frozen=True)
-class Pull:
+class ProximalTerm:
     """μ/2 ‖θ - θ_0‖² over the parameters of some networks: FedProx's term, and Ditto's."""
 
     mu: float

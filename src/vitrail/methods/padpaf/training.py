@@ -12,16 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.padpaf.losses import barlow_twins, d_loss, g_loss
-from vitrail.nets.padpaf import Content, Generator, Style
-from vitrail.nets.padpaf_discriminator import Discriminator
+from vitrail.nets.content_style import Content, ContentStyleGenerator, Style
+from vitrail.nets.spectral_discriminator import SpectralDiscriminator
 from vitrail.utils.rng import Rng
 
 if TYPE_CHECKING:
     from vitrail.methods.padpaf.algorithm import PaDPaF
-    from vitrail.methods.padpaf.partial_federation import Partly, Pull
+    from vitrail.methods.padpaf.partial_federation import PartiallyFederated, ProximalTerm
 
 
 class Networks:
@@ -30,8 +30,8 @@ class Networks:
     def __init__(self, nets: gan.Nets, device: str) -> None:
         G_c, G_s, D_c, D_s = (nets[name] for name in ("generator", "style", "discriminator", "style_discriminator"))
         assert isinstance(G_c, Content) and isinstance(G_s, Style)  # noqa: S101, PT018
-        assert isinstance(D_c, Discriminator) and isinstance(D_s, Discriminator)  # noqa: S101, PT018
-        self.G = Generator(G_c, G_s).to(device).train()
+        assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
+        self.G = ContentStyleGenerator(G_c, G_s).to(device).train()
         self.D = nn.ModuleList([D_c, D_s]).to(device).train()
         self.D.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         self.D_c, self.D_s = D_c, D_s
@@ -40,7 +40,7 @@ class Networks:
 
 
 def train(
-    run: PaDPaF, model: Networks, optimizers: gan.Optimizers, pull: Pull, data: Pictures, t: int, rng: Rng
+    run: PaDPaF, model: Networks, optimizers: gan.Optimizers, pull: ProximalTerm, data: Images, t: int, rng: Rng
 ) -> tuple[int, NDArray[Any]]:
     """The client's loop; returns the count of its steps of D, and the mean losses."""
     draw, labels = rng.child("training").torch(), labels_of_fakes(run, data)
@@ -77,7 +77,7 @@ def d_objective(run: PaDPaF, model: Networks, real: gan.Batch, noise: gan.Batch)
     return loss, twins_c + twins_s, g_loss(says_c[1]) + g_loss(says_s[1])
 
 
-def labels_of_fakes(run: PaDPaF, data: Pictures) -> Tensor | None:
+def labels_of_fakes(run: PaDPaF, data: Images) -> Tensor | None:
     """The labels that fakes may have, all equally likely."""
     if not run.task.classes:
         return None
@@ -86,7 +86,7 @@ def labels_of_fakes(run: PaDPaF, data: Pictures) -> Tensor | None:
     return torch.arange(run.task.classes)
 
 
-def latents(run: Partly, labels: Tensor | None, draw: torch.Generator, pairs: bool = False) -> gan.Batch:
+def latents(run: PartiallyFederated, labels: Tensor | None, draw: torch.Generator, pairs: bool = False) -> gan.Batch:
     """(z^c, z^s) and y; with pairs also (z^c, z̃^s) and (z̃^c, z^s), in this order."""
     c, s, c2, s2 = torch.randn(4, run.batch, run.latent, generator=draw)
     z = torch.cat([c, s], 1)
@@ -97,7 +97,7 @@ def latents(run: Partly, labels: Tensor | None, draw: torch.Generator, pairs: bo
     return z.to(run.task.device), None if y is None else y.to(run.task.device)
 
 
-def batches(run: Partly, data: Pictures, rng: Rng) -> Iterator[gan.Batch]:
+def batches(run: PartiallyFederated, data: Images, rng: Rng) -> Iterator[gan.Batch]:
     """Pictures of so many epochs; loopless, of a number of steps with that mean (line 10, π_i ∝ 1/|X_i|)."""
     an_epoch = -(-len(data) // run.batch)
     steps = max(1, round(run.local_epochs * an_epoch))

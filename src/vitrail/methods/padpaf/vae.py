@@ -6,7 +6,7 @@ Eq. 16, -E log p(x|z) + β KL(p(z|x) ‖ N(0, 1)), p(x|z) a Gaussian of unit var
 times Barlow Twins: samples that share z^c should have content codes that agree, samples that share z^s style codes.
 
 The paper tells neither networks nor β, only that λ ≤ β and low values are best. Here the encoders are of
-nets/padpaf_encoder.py, the decoder is PaDPaF's generator, Barlow Twins compares the codes' means, and labels, where
+nets/encoder.py, the decoder is PaDPaF's generator, Barlow Twins compares the codes' means, and labels, where
 there are any, go to the decoder alone.
 """
 
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.padpaf.losses import barlow_twins
-from vitrail.methods.padpaf.partial_federation import Partly, Pull
+from vitrail.methods.padpaf.partial_federation import PartiallyFederated, ProximalTerm
 from vitrail.methods.padpaf.training import batches, latents
-from vitrail.nets.padpaf import Content, Generator, Style
-from vitrail.nets.padpaf_encoder import Encoder
+from vitrail.nets.content_style import Content, ContentStyleGenerator, Style
+from vitrail.nets.encoder import Encoder
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
@@ -34,7 +34,7 @@ Code = tuple[Tensor, Tensor]  # mean and log-variance of z
 
 
 @dataclass(frozen=True)
-class PaDPaFVae(Partly):
+class PaDPaFVae(PartiallyFederated):
     """The β-VAE's settings."""
 
     lam: Annotated[
@@ -59,7 +59,7 @@ class PaDPaFVae(Partly):
         }
 
     def learn(
-        self, nets: gan.Nets, state: State, pull: Pull, t: int, data: Pictures, rng: Rng
+        self, nets: gan.Nets, state: State, pull: ProximalTerm, t: int, data: Images, rng: Rng
     ) -> tuple[State, NDArray[Any]]:
         """Steps of one Adam on all networks together."""
         everything = nn.ModuleDict(nets).to(self.task.device).train()
@@ -77,14 +77,16 @@ class PaDPaFVae(Partly):
         return {"optimizer": optimizer.state_dict()["state"]}, torch.stack(measured).mean(0).cpu().numpy()
 
 
-def joined(nets: gan.Nets) -> Generator:
+def joined(nets: gan.Nets) -> ContentStyleGenerator:
     """The decoder of content and style."""
     content, style = nets["generator"], nets["style"]
     assert isinstance(content, Content) and isinstance(style, Style)  # noqa: S101, PT018
-    return Generator(content, style)
+    return ContentStyleGenerator(content, style)
 
 
-def elbo(nets: gan.Nets, decoder: Generator, x: Tensor, y: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor]:
+def elbo(
+    nets: gan.Nets, decoder: ContentStyleGenerator, x: Tensor, y: Tensor | None, noise: Tensor
+) -> tuple[Tensor, Tensor]:
     """Both terms of Eq. 16 without β, a picture's mean: ½‖x - x̂‖², and KL(p(z|x) ‖ N(0, 1)) of content and style."""
     codes: list[Code] = [nets["encoder"](x), nets["style_encoder"](x)]
     z = torch.cat([mu + e * (v / 2).exp() for (mu, v), e in zip(codes, noise, strict=True)], 1)
@@ -93,7 +95,7 @@ def elbo(nets: gan.Nets, decoder: Generator, x: Tensor, y: Tensor | None, noise:
     return reconstruction, divergence[0] + divergence[1]
 
 
-def agreement(nets: gan.Nets, decoder: Generator, noise: gan.Batch) -> Tensor:
+def agreement(nets: gan.Nets, decoder: ContentStyleGenerator, noise: gan.Batch) -> Tensor:
     """Γ_i of Eq. 14 on the codes' means; samples are samples, so no gradient enters them."""
     with torch.no_grad():
         x, same_content, same_style = decoder(*noise).chunk(3)

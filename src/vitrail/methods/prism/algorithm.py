@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.dataset import Pictures
-from vitrail.methods.base import Declared, Incoming, Model, Outgoing, Reply, Sums
+from vitrail.data.dataset import Images
+from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.prism import mechanisms as prism_privacy
 from vitrail.methods.prism.loss import (
     AdamAveraged,
@@ -71,19 +71,19 @@ class Prism(PrismSettings):
         masked, scored = self.split
         return masked.stop - masked.start, scored.stop - scored.start
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         parse_layers(self.features, self.layers)
         masked, scored = self.elements
         prism_privacy.check(self)
-        declared = {"metric.loss": Declared("sum", "float32", 1, limit=2.0**40)} if self.tells_loss else {}
+        declared = {"metric.loss": PartSpec("sum", "float32", 1, limit=2.0**40)} if self.tells_loss else {}
         if masked:
-            coded = Declared("sum", "bytes", masked, limit=1.0, least=0.0, unpack=self.decode_mask)
-            declared["mask"] = Declared("sum", "u1", masked, limit=1, least=0) if self.plain_bits else coded
+            coded = PartSpec("sum", "bytes", masked, limit=1.0, least=0.0, unpack=self.decode_mask)
+            declared["mask"] = PartSpec("sum", "u1", masked, limit=1, least=0) if self.plain_bits else coded
         if scored:
-            declared["scores"] = Declared("sum", self.score_codec, scored, limit=32.0)
+            declared["scores"] = PartSpec("sum", self.score_codec, scored, limit=32.0)
         return declared
 
-    def unnoised(self) -> Mechanism | None:
+    def base_mechanism(self) -> Mechanism | None:
         return None if self.privacy == "none" else prism_privacy.mechanism(self)
 
     def multiplier(self, found: Mechanism) -> float:
@@ -94,7 +94,7 @@ class Prism(PrismSettings):
 
     # -- server -----------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """A seed: W and the first scores s_0 follow from it."""
         if start is None:
             seed = rng.child("network").seed()
@@ -105,7 +105,7 @@ class Prism(PrismSettings):
             )
         return {**start, "told": {}}
 
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
         """Everyone asked takes part, in a stratum each. All of s_t is coded only if somebody needs it."""
         opened = {**server, "who": list(clients), "draws": rng.child("public draws").seed()}
         if server["closed"] and not all(self.holds(server, client) for client in clients):
@@ -116,7 +116,7 @@ class Prism(PrismSettings):
         """Whether a client took part in the last round, and so holds what it began with."""
         return bool(server["told"].get(client) == server["closed"] - 1)
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:
         """s_t: for a client that holds s_{t-1} the masks' counts, and MADA's λ; else whole; at first, from the seed."""
         parts: dict[str, tuple[str, Array]] = {
             name: ("seed", np.array([server[name]], np.uint64)) for name in ("seed", "draws")
@@ -131,9 +131,9 @@ class Prism(PrismSettings):
             parts["full"] = ("bytes", server["full"] if "full" in server else encode_values(server["s"]))
         masked, scored = self.elements
         numbers = {"counts": masked, "changes": scored, "full": self.size}
-        return Outgoing(parts, base, numbers)
+        return Broadcast(parts, base, numbers)
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """θ_agg = mean of the masks, s_agg = logit(θ_agg); score layers: the mean; then MADA's step."""
         s_t, t = server["s"], server["closed"]
         s_agg, after = s_t.copy(), {"seed": server["seed"]}
@@ -158,13 +158,13 @@ class Prism(PrismSettings):
         after |= {"s": s, "base": digest(s_t.tobytes()), "clients": sums.clients, "lambda": lam}
         return {**after, "closed": t + 1, "told": told}
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The supermask M* over W, a seed and a coded mask; and θ, from which papers draw a mask a batch."""
         return self.models(server["seed"], server["s"], bool(server["closed"]))
 
     # -- client -----------------------------------------------------------------------------------------------------
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, client side."""
         told, device = message.parts, self.task.device
         s_t = self.read(state, told)
@@ -198,7 +198,7 @@ class Prism(PrismSettings):
             s[scored] = s_before[scored] + decode_values(told["changes"], self.elements[1])
         return s
 
-    def upload(self, s: Tensor, s_t: Scores, message: Incoming, rng: Rng) -> dict[str, Array]:
+    def upload(self, s: Tensor, s_t: Scores, message: ServerMessage, rng: Rng) -> dict[str, Array]:
         """What leaves: a mask M ~ Bern(θ) for mask layers, scores for score layers (Algorithm 2)."""
         theta = torch.sigmoid(s)
         if self.privacy in ("mask-update", "paper"):
@@ -246,7 +246,7 @@ class Prism(PrismSettings):
         """The coder of coding="klms"."""
         return Klms(self.klms_bits, self.klms_block)
 
-    def uniform(self, message: Incoming, rng: Rng) -> Tensor:
+    def uniform(self, message: ServerMessage, rng: Rng) -> Tensor:
         """Uniform numbers to compare θ with: a client's own, or one draw for all clients shifted by k/K for the k-th.
 
         Either way each mask is Bern(θ). With independent draws the mean of K masks has variance θ(1-θ)/K at every
@@ -258,7 +258,7 @@ class Prism(PrismSettings):
         common = Rng((_first(message.parts["draws"]),)).child("strata").torch()
         return (torch.rand(self.size, generator=common) + k / of) % 1
 
-    def loss_of(self, data: Pictures, rng: Rng, kept: State) -> Loss:
+    def loss_of(self, data: Images, rng: Rng, kept: State) -> Loss:
         """What this client trains against."""
         classes, device = self.task.classes, self.task.device
         if self.loss == "gan":

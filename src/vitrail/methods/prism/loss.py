@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods.base import Task
-from vitrail.nets.dcgan import Discriminator, initialise
+from vitrail.nets.dcgan import DcganDiscriminator, initialise
+from vitrail.nets.feature_moments import FeatureMoments, class_moments, mix, moment_loss, to_float
 from vitrail.nets.features import Features, load_features, parse_layers
-from vitrail.nets.moments import Moments, class_moments, mix, moment_loss, to_float
 from vitrail.nets.pretrained import weights_digest
+from vitrail.privacy.feature_sums import Summary, class_sums, estimate, noised, raw_loss
 from vitrail.privacy.mechanism import Mechanism
-from vitrail.privacy.moments import Summary, class_sums, estimate, noised, raw_loss
 from vitrail.privacy.noise import Source
 from vitrail.utils.cache import remember
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
-Measure = Callable[[Tensor, Tensor], Moments]
-Apart = Callable[[Moments, Moments], Tensor]
+Measure = Callable[[Tensor, Tensor], FeatureMoments]
+Apart = Callable[[FeatureMoments, FeatureMoments], Tensor]
 
 
 class Loss(Protocol):
@@ -53,10 +53,12 @@ class Averaged:
     A weight of 1 is Eq. 1 on each batch alone. `measure` gives a batch's moments, `apart` how far two are.
     """
 
-    def __init__(self, measure: Measure, apart: Apart, real: Moments, weight: float, keep: State | None = None) -> None:
+    def __init__(
+        self, measure: Measure, apart: Apart, real: FeatureMoments, weight: float, keep: State | None = None
+    ) -> None:
         self.measure, self.apart, self.real, self.weight, self.keep = measure, apart, real, weight, keep or {}
         self.present = torch.nonzero(real.share, as_tuple=True)[0]
-        self.smooth: Moments | None = None
+        self.smooth: FeatureMoments | None = None
         self.batches = 0
 
     def __call__(self, fakes: Tensor, y: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ class Averaged:
         return self.keep
 
 
-def eq1(psi: Features, real: Moments, weight: float) -> Averaged:
+def eq1(psi: Features, real: FeatureMoments, weight: float) -> Averaged:
     """Eq. 1 on ψ as it is: distances of means and variances."""
     return Averaged(lambda x, y: class_moments(psi(x), y, real.share.numel()), moment_loss, real, weight)
 
@@ -83,7 +85,7 @@ class AdamAveraged:
     m ← m - λ·Adam(m - Δμ), v ← v - λ·Adam(v - Δσ²); the loss is the linear form m·Δμ + v·Δσ².
     """
 
-    def __init__(self, psi: Features, real: Moments, rate: float, kept: State) -> None:
+    def __init__(self, psi: Features, real: FeatureMoments, rate: float, kept: State) -> None:
         self.psi, self.real = psi, real
         self.present = torch.nonzero(real.share, as_tuple=True)[0]
         followers = kept.get("followers") or [torch.zeros_like(real.first), torch.zeros_like(real.second)]
@@ -111,9 +113,9 @@ class AdamAveraged:
 class Adversary:
     """The paper's ablation: a discriminator of the client's own in place of moments; it never leaves the client."""
 
-    def __init__(self, data: Pictures, batch: int, classes: int, device: str, rng: Rng, kept: State) -> None:
+    def __init__(self, data: Images, batch: int, classes: int, device: str, rng: Rng, kept: State) -> None:
         shape = tuple(data.pixels.shape[1:])
-        self.net = Discriminator((shape[0], shape[1], shape[2]), classes)
+        self.net = DcganDiscriminator((shape[0], shape[1], shape[2]), classes)
         initialise(self.net, rng.child("discriminator").torch())
         if kept:
             self.net.load_state_dict(kept["net"])
@@ -154,20 +156,20 @@ def public_features(name: str, layers: str, device: str) -> tuple[Features, str]
     return psi, weights_digest(psi)
 
 
-def real_moments(psi: Features, psi_digest: str, data: Pictures, classes: int, device: str, few: int) -> Moments:
+def real_moments(psi: Features, psi_digest: str, data: Images, classes: int, device: str, few: int) -> FeatureMoments:
     """Mean and variance of ψ over a client's pictures, per class; once per content, then from the cache."""
     labels, kinds = labels_of(data, classes), max(classes, 1)
 
     def compute() -> State:
-        return Moments.of_pictures(psi, data.pixels, labels, kinds, device).tree()
+        return FeatureMoments.of_pictures(psi, data.pixels, labels, kinds, device).tree()
 
     if len(data) <= few:  # quicker computed than read
-        return Moments.from_tree(compute(), device)
+        return FeatureMoments.from_tree(compute(), device)
     key = f"{psi_digest} {psi.layers} {kinds} {data.digest()}"
-    return Moments.from_tree(remember("moments", key, compute), device)
+    return FeatureMoments.from_tree(remember("moments", key, compute), device)
 
 
-def labels_of(data: Pictures, classes: int) -> NDArray[np.int64]:
+def labels_of(data: Images, classes: int) -> NDArray[np.int64]:
     """A client's labels; where there are none, all pictures are of one kind."""
     return data.labels if classes and data.labels is not None else np.zeros(len(data), np.int64)
 
@@ -193,7 +195,7 @@ def summary_of(settings: Releasing) -> Summary:
     return Summary(psi, settings.pool, settings.task.shape)
 
 
-def feature_sums(settings: Releasing, data: Pictures) -> NDArray[np.int64]:
+def feature_sums(settings: Releasing, data: Images) -> NDArray[np.int64]:
     """A client's sums before noise; once per content, then from the cache."""
     summary, classes = summary_of(settings), settings.task.classes
     kinds = max(classes, 1)
@@ -206,7 +208,7 @@ def feature_sums(settings: Releasing, data: Pictures) -> NDArray[np.int64]:
     return sums
 
 
-def released_loss(settings: Releasing, data: Pictures, source: Source, weight: float, kept: State) -> Averaged:
+def released_loss(settings: Releasing, data: Images, source: Source, weight: float, kept: State) -> Averaged:
     """Moments that a client made private once, at its first round, and has matched ever since."""
     assert settings.mechanism is not None  # noqa: S101
     sigma = settings.mechanism.sigma * summary_of(settings).grid

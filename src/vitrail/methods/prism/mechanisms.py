@@ -1,6 +1,6 @@
 """PRISM's three mechanisms.
 
-`moments`: a client's pictures enter through noised sums of features that are made once (privacy/moments.py).
+`moments`: a client's pictures enter through noised sums of features that are made once (privacy/feature_sums.py).
 `mask-update`: the change of θ in a round is scaled to norm C and noised before a mask is drawn; a client is protected.
 `paper`: Algorithm 1's noise by the paper's formula, under the sensitivity it assumes; nothing enforces that.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vitrail.methods.prism.settings import PrismSettings
 from vitrail.privacy.accounting import amplified
+from vitrail.privacy.feature_sums import sensitivity, why
 from vitrail.privacy.mechanism import Mechanism, Noise
-from vitrail.privacy.moments import sensitivity, why
 from vitrail.privacy.noise import Source, gaussian
 from vitrail.utils.errors import VitrailError
 from vitrail.wire import scores

@@ -11,7 +11,7 @@ was rounded, as in a channel with quantisation (section 3.3); D_u itself goes on
 steps on G_s. Where the digests differ, nothing of the round is kept, the client is left out with that reason, and the
 way back never sends G: a message names the last state that both agreed on. A client keeps that state until the next one
 is acknowledged; one that has lost it begins anew from the next secret seed, and so does the server. A lost reply, a
-killed client and a wrong bit all end there. No user waits for another (`free_rounds`).
+killed client and a wrong bit all end there. No user waits for another (`num_async_rounds`).
 
 What leaves a client: its D's, its public key, and the set of labels that it has pictures of (no counts), for l_t is
 drawn from these: of other labels D_u only ever sees fakes, so G would learn nothing. label_sets=all keeps the set back.
@@ -31,9 +31,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.engines.secagg.primitives import public
-from vitrail.methods.base import Declared, Incoming, Outgoing, Reply
+from vitrail.methods.base import Broadcast, PartSpec, Reply, ServerMessage
 from vitrail.methods.psfedgan import messages, user
 from vitrail.methods.psfedgan import twin as twins
 from vitrail.methods.psfedgan.coding import Coding
@@ -61,21 +61,21 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         "a keyed digest of G"
     )
 
-    def declares(self) -> Mapping[str, Declared]:
+    def reply_spec(self) -> Mapping[str, PartSpec]:
         numbers = self.planned_numbers()
         most = max(D_BYTES, self.fits(max(numbers)) if self.d_coding == "plain" else 4 * max(numbers))
         codec, coded = ("float32", None) if self.d_coding == "plain" else ("bytes", numbers[0])
         shape = (self.steps, None) if self.d_coding == "plain" else (None,)
         parts = {
-            "digest": Declared("each", "bytes", DIGEST),
-            "generation": Declared("each", "int32", 1),
-            "seed": Declared("each", "seed", 1),
-            "architecture": Declared("each", "bytes", None, limit_bytes=40),
-            "discriminators": Declared("each", codec, None, limit_bytes=most, numbers=coded, shape=shape),
-            "metric.sent_back": Declared("sum", "float32", 1),
+            "digest": PartSpec("each", "bytes", DIGEST),
+            "generation": PartSpec("each", "int32", 1),
+            "seed": PartSpec("each", "seed", 1),
+            "architecture": PartSpec("each", "bytes", None, limit_bytes=40),
+            "discriminators": PartSpec("each", codec, None, limit_bytes=most, numbers=coded, shape=shape),
+            "metric.sent_back": PartSpec("sum", "float32", 1),
         }
         if self.key_from == "agree":
-            parts["key"] = Declared("each", "bytes", DIGEST)
+            parts["key"] = PartSpec("each", "bytes", DIGEST)
         return parts | self.declares_besides()
 
     # -- both sides -----------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         except VitrailError as e:
             raise VitrailError(f"d_own={self.d_own}: {e}; write NAME=dense:32, say") from e
 
-    def preferring(self, wishes: Mapping[str, str]) -> PsFedGan:
+    def with_client_overrides(self, wishes: Mapping[str, str]) -> PsFedGan:
         """A client's owner may choose its D_u."""
         return self.with_discriminator(wishes["discriminator"]) if "discriminator" in wishes else self
 
@@ -135,18 +135,18 @@ class PsFedGan(PsFedGanSettings, LocalGan):
 
     # -- server ---------------------------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
         """A key of the server's own, no generator yet, and the real pictures for C."""
         return {**super().server_init(rng, data, start), "key": self.source(rng.child("key"))(DIGEST)}
 
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
         """Clients first; the last rounds are the server's. A file that it lacks shows before anybody is asked."""
-        server, who = super().open_round(server, clients, rng)
+        server, who = super().start_round(server, clients, rng)
         for client in who if self.key_from == "file" else ():
             twins.secret_given(client)
         return server, who
 
-    def broadcast(self, server: State, client: str, full: bool) -> Outgoing:  # noqa: ARG002
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """The server's public key, and the name of the last state that both agreed on."""
         twin = server["twins"].get(client)
         parts: dict[str, tuple[str, Array]] = {"generation": ("int32", np.array([twin["generation"] if twin else 0]))}
@@ -154,7 +154,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
             parts["key"] = ("bytes", user.as_bytes(public(server["key"])))
         if twin:
             parts["agreed"] = ("bytes", user.as_bytes(twin["digest"]))
-        return Outgoing(parts)
+        return Broadcast(parts)
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         """Replay a client's steps on its G_s, and keep them if both sides now have the same."""
@@ -187,6 +187,6 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         """A key of its own; everything else begins with the server's."""
         return {"name": client, "key": self.source(rng.child("key"))(DIGEST), "now": None, "before": None}
 
-    def client_round(self, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Algorithm 1, user side, for all steps of one message."""
         return user.client_round(self.of(state["name"]), state, message, data, rng)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.base import Task
 from vitrail.nets.classifier import classifier, shifted
@@ -23,12 +23,12 @@ PEAK = 4e-3  # the largest learning rate
 
 
 @dataclass(frozen=True)
-class Lessons:
+class ClassifierBatches:
     """What C is shown: pictures of the mixture over all G_s, and real ones where the server has any."""
 
     task: Task
     made: Mixture
-    real: Pictures | None
+    real: Images | None
     batch: int
     real_share: float
 
@@ -53,7 +53,7 @@ def rate(done: float) -> float:
     return PEAK * (0.04 + 0.96 * done / 0.3 if done < 0.3 else (1 + math.cos(math.pi * (done - 0.3) / 0.7)) / 2)
 
 
-def train(kept: State | None, lessons: Lessons, steps: range, of: int, rng: Rng) -> State:
+def train(kept: State | None, lessons: ClassifierBatches, steps: range, of: int, rng: Rng) -> State:
     """C after these steps of `of` in all; `kept` is what it was before them."""
     draw = rng.child("draws").torch()
     with one_thread(), torch.enable_grad(), torch.random.fork_rng(devices=[]):

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import Declared, Model, Sums
+from vitrail.methods.base import Model, PartSpec, Sums
 from vitrail.methods.psfedgan import classifier
 from vitrail.methods.psfedgan.local_gan_settings import LocalGanSettings
-from vitrail.methods.psfedgan.local_training import Learner, labels_of
+from vitrail.methods.psfedgan.local_training import LocalTrainer, labels_of
 from vitrail.nets.classifier import classifier as network
-from vitrail.nets.dcgan import Generator
+from vitrail.nets.dcgan import DcganGenerator
 from vitrail.nets.discriminators import discriminator
 from vitrail.nets.flat import from_vector
 from vitrail.nets.mixture import Mixture, knows
@@ -40,9 +40,9 @@ class LocalGan(LocalGanSettings):
     users: ClassVar[str]  # where the server's state has what it knows of each client: a generator, labels
     leaves: ClassVar[str]  # what leaves a client under dp-sgd
 
-    def generator(self) -> Generator:
+    def generator(self) -> DcganGenerator:
         """G, not yet initialised."""
-        return Generator(self.task.shape, self.task.classes, self.width, self.z)
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.z)
 
     def discriminator(self, name: str) -> nn.Module:
         """D_u as a message names it."""
@@ -57,9 +57,9 @@ class LocalGan(LocalGanSettings):
         """A network's Adam, at G's rate or another, its averages new or as they were."""
         return gan.adam(net, lr or self.lr, (self.beta1, 0.999), state)
 
-    def learner(self, kept: State) -> Learner:
+    def learner(self, kept: State) -> LocalTrainer:
         """G and its Adam as they are kept."""
-        return Learner(self.generator().to(self.task.device), self.adam, kept)
+        return LocalTrainer(self.generator().to(self.task.device), self.adam, kept)
 
     def noise(self, seed: int, t: int, labels: Sequence[int], j: int = 0) -> gan.Batch:
         """z_t and l_t of a seed; l_t is one of these labels. j > 0: of D's further iterations."""
@@ -78,7 +78,7 @@ class LocalGan(LocalGanSettings):
         said = ("declared", "auto", "public") if self.privacy == "none" else ("public",)
         return bool(self.task.classes) and self.label_sets in said
 
-    def unnoised(self) -> Mechanism | None:
+    def base_mechanism(self) -> Mechanism | None:
         if self.privacy == "none":
             return None
         if self.label_sets == "declared":
@@ -103,13 +103,13 @@ class LocalGan(LocalGanSettings):
             )
         return 4 * numbers
 
-    def declares_besides(self) -> dict[str, Declared]:
+    def declares_besides(self) -> dict[str, PartSpec]:
         """Labels and losses, where they may be said."""
-        parts = {"labels": Declared("each", "u1", self.task.classes)} if self.says_labels else {}
-        one = Declared("sum", "float32", 1)
+        parts = {"labels": PartSpec("each", "u1", self.task.classes)} if self.says_labels else {}
+        one = PartSpec("sum", "float32", 1)
         return parts if self.mechanism is not None else {**parts, "metric.loss_g": one, "metric.loss_d": one}
 
-    def says_besides(self, data: Pictures, losses: Array) -> dict[str, Any]:
+    def says_besides(self, data: Images, losses: Array) -> dict[str, Any]:
         """The parts of a reply that `declares_besides` names."""
         parts: dict[str, Any] = {}
         if self.says_labels:
@@ -133,16 +133,16 @@ class LocalGan(LocalGanSettings):
         return min(self.classifier_rounds, self.task.rounds // 2) if self.task.classes else 0
 
     @property
-    def most_answers(self) -> int:
+    def max_replies(self) -> int:
         """Clients answer before the classifier is trained."""
         return self.task.rounds - self.alone
 
     @property
-    def free_rounds(self) -> int:
+    def num_async_rounds(self) -> int:
         """Clients do not depend on each other: what the server has of one follows from its own replies."""
-        return self.most_answers
+        return self.max_replies
 
-    def server_init(self, rng: Rng, data: Pictures | None = None, start: State | None = None) -> State:  # noqa: ARG002
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """No generator yet, and the real pictures for C."""
         if start is not None:
             raise VitrailError(
@@ -153,18 +153,20 @@ class LocalGan(LocalGanSettings):
         real = None if held is None else {"pixels": held.pixels, "labels": held.labels}
         return {"rounds": 0, self.users: {}, "real": real, "classifier": None}
 
-    def open_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
         """Clients first; the last rounds are the server's."""
         t = server["rounds"]
-        return {**server, "rounds": t + 1}, clients if t < self.most_answers else ()
+        return {**server, "rounds": t + 1}, clients if t < self.max_replies else ()
 
-    def close_round(self, server: State, sums: Sums, rng: Rng) -> State:
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """In the last rounds, train C; everything else was done as replies came."""
-        done = server["rounds"] - 1 - self.most_answers
+        done = server["rounds"] - 1 - self.max_replies
         if sums.clients or done < 0 or not server[self.users]:
             return server
-        real = None if server["real"] is None else Pictures(server["real"]["pixels"], server["real"]["labels"])
-        lessons = classifier.Lessons(self.task, self.mixture(server), real, self.classifier_batch, self.real_share)
+        real = None if server["real"] is None else Images(server["real"]["pixels"], server["real"]["labels"])
+        lessons = classifier.ClassifierBatches(
+            self.task, self.mixture(server), real, self.classifier_batch, self.real_share
+        )
         n = self.classifier_steps
         steps = range(done * n, (done + 1) * n)
         return {**server, "classifier": classifier.train(server["classifier"], lessons, steps, self.alone * n, rng)}
@@ -201,7 +203,7 @@ class LocalGan(LocalGanSettings):
         parts, labels = self._parts(server)
         return Mixture(parts, self.z, knows(labels, self.task.classes))
 
-    def products(self, server: State, client: State | None = None) -> Mapping[str, Model]:
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """The mixture over all clients' G, and the classifier once there is one; or a client's own G."""
         if client is not None:
             return gan.product(client["now"]["generator"], self.task, self.width, self.z)

@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from vitrail.methods.private import Private
+from vitrail.methods.private import PrivateMethod
 
 
 @dataclass(frozen=True)
-class LocalGanSettings(Private):
+class LocalGanSettings(PrivateMethod):
     """What a run may choose in which every client has a GAN of its own."""
 
     privacy: Annotated[

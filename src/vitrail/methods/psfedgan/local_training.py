@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.fedgan_mechanisms import loss_on_fakes, loss_on_real
 from vitrail.nets.discriminators import initialise
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vitrail.methods.psfedgan.local_gan import LocalGan
 
 
-class Learner:
+class LocalTrainer:
     """G and its Adam; in PS-FedGAN on either side."""
 
     def __init__(self, G: nn.Module, adam: Callable[[nn.Module, State | None], torch.optim.Adam], kept: State) -> None:
@@ -64,7 +64,7 @@ class Learner:
         return {"steps": self.steps, "generator": to_vector(self.G), "adam": self.optimizer.state_dict()["state"]}
 
 
-def labels_of(run: LocalGan, data: Pictures) -> list[int]:
+def labels_of(run: LocalGan, data: Images) -> list[int]:
     """The labels that l_t is drawn from: those of this client's pictures, or all."""
     if run.says_labels and data.labels is not None:
         return [int(y) for y in np.unique(data.labels)]
@@ -72,7 +72,7 @@ def labels_of(run: LocalGan, data: Pictures) -> list[int]:
 
 
 def train_d(
-    run: LocalGan, D: nn.Module, optimizer: torch.optim.Optimizer, data: Pictures, fakes: gan.Batch, rng: Rng
+    run: LocalGan, D: nn.Module, optimizer: torch.optim.Optimizer, data: Images, fakes: gan.Batch, rng: Rng
 ) -> float:
     """D_u <- F(G_u(z, l), D_u): one iteration on real pictures and fakes; returns D's loss, 0 where that is private."""
     if run.mechanism is None:
@@ -100,7 +100,7 @@ class User:
         self.optimizer = run.adam(self.D, before["d_adam"], run.d_lr)
 
     def steps(
-        self, data: Pictures, seed: int, rng: Rng, as_read: Callable[[nn.Module], nn.Module] = lambda D: D
+        self, data: Images, seed: int, rng: Rng, as_read: Callable[[nn.Module], nn.Module] = lambda D: D
     ) -> Iterator[tuple[float, float]]:
         """All steps of one message; gives losses of G and D after each.
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitrail.methods.base import HELD, usable
-from vitrail.methods.psfedgan.local_training import Learner
+from vitrail.methods.base import MAX_WEIGHT, is_sendable
+from vitrail.methods.psfedgan.local_training import LocalTrainer
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import Malformed
@@ -44,12 +44,12 @@ def read(run: PsFedGan, parts: Mapping[str, Array], before: State | None) -> Pub
     base = before["published"] if before is not None and before["architecture"] == name else None
     run.check_decoded_size(coding, parts["discriminators"])
     rows = coding.decode(parts["discriminators"], run.steps, base)
-    if not usable(rows):
-        raise Malformed(f"its discriminators hold numbers beyond {HELD:g}, or that are not finite")
+    if not is_sendable(rows):
+        raise Malformed(f"its discriminators hold numbers beyond {MAX_WEIGHT:g}, or that are not finite")
     return Published(name, rows, int(parts["seed"][0]), labels, coding.remembered(rows, base))
 
 
-def replay(run: PsFedGan, twin: Learner, said: Published) -> Iterator[tuple[float, Array]]:
+def replay(run: PsFedGan, twin: LocalTrainer, said: Published) -> Iterator[tuple[float, Array]]:
     """Algorithm 1, server side: the steps of a message on a generator; gives its loss and what it is, at each."""
     with one_thread(), torch.enable_grad():
         D = run.discriminator(said.architecture).to(run.task.device).train()

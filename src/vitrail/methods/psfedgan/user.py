@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.data.dataset import Pictures
+from vitrail.data.dataset import Images
 from vitrail.engines.secagg.primitives import public
-from vitrail.methods.base import Incoming, Reply
+from vitrail.methods.base import Reply, ServerMessage
 from vitrail.methods.psfedgan import twin as twins
 from vitrail.methods.psfedgan.local_training import User, new_discriminator
 from vitrail.nets.flat import from_vector, to_vector
@@ -29,7 +29,7 @@ def as_bytes(raw: bytes) -> Array:
     return np.frombuffer(raw, np.uint8)
 
 
-def held(run: PsFedGan, state: State, message: Incoming, secret: twins.Secret, rng: Rng) -> tuple[State, bool]:
+def held(run: PsFedGan, state: State, message: ServerMessage, secret: twins.Secret, rng: Rng) -> tuple[State, bool]:
     """What to go on from, which the server has too; and whether it is not where this client was."""
     agreed = message.parts["agreed"].tobytes() if "agreed" in message.parts else b""
     for which in ("now", "before"):
@@ -45,7 +45,7 @@ def held(run: PsFedGan, state: State, message: Incoming, secret: twins.Secret, r
     return found, back
 
 
-def train(run: PsFedGan, before: State, data: Pictures, seed: int, rng: Rng) -> tuple[State, Array, Array, Array]:
+def train(run: PsFedGan, before: State, data: Images, seed: int, rng: Rng) -> tuple[State, Array, Array, Array]:
     """All steps of one message: what the client then has, each step's D_u, each as it is read, and mean losses."""
     coding, vectors, read = run.coding(run.architecture), [], []
     D_read = run.discriminator(run.architecture).to(run.task.device).train()
@@ -62,7 +62,7 @@ def train(run: PsFedGan, before: State, data: Pictures, seed: int, rng: Rng) -> 
     return after, np.stack(vectors), np.stack(read), losses.mean(0).astype(np.float32)
 
 
-def client_round(run: PsFedGan, state: State, message: Incoming, data: Pictures, rng: Rng) -> tuple[State, Reply]:
+def client_round(run: PsFedGan, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
     """Go on from what both sides have, and say how G_s becomes what G_u now is."""
     key, theirs = public(state["key"]), message.parts["key"].tobytes() if "key" in message.parts else b""
     secret = run.shared(state["name"], state["key"], key, theirs)

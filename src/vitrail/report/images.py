@@ -17,7 +17,7 @@ _ROUND = re.compile(r"round-(\d+)\.png")
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReportImage:
     """A PNG in words that a page can hold."""
 
     uri: str
@@ -30,11 +30,11 @@ class Grid:
     """Pictures that the generator made at one time of the run."""
 
     when: str
-    picture: Picture
+    picture: ReportImage
     key: bool = False  # first, middle or last: what stands on paper, where nothing slides
 
 
-def read_picture(path: Path) -> Picture | None:
+def read_image(path: Path) -> ReportImage | None:
     """A PNG file, or None where there is none that can be shown."""
     try:
         data = path.read_bytes()
@@ -43,7 +43,7 @@ def read_picture(path: Path) -> Picture | None:
         return None
     if not data.startswith(_PNG):
         return None
-    return Picture("data:image/png;base64," + base64.b64encode(_smaller(data)).decode(), width, height)
+    return ReportImage("data:image/png;base64," + base64.b64encode(_smaller(data)).decode(), width, height)
 
 
 def _smaller(png: bytes) -> bytes:
@@ -66,15 +66,15 @@ def _smaller(png: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Own:
+class PersonalGrid:
     """A client's own grid, and in words what is in its columns."""
 
     client: str
-    picture: Picture
+    picture: ReportImage
     caption: str
 
 
-def read_own(folder: Path) -> list[Own]:
+def read_personal_grids(folder: Path) -> list[PersonalGrid]:
     """The grids of clients that have a style of their own; none where their private files are elsewhere."""
     found = []
     try:
@@ -83,8 +83,8 @@ def read_own(folder: Path) -> list[Own]:
                 "a style in each column"
             )  # fmt: skip
             unseen = f"; this client never saw {', '.join(row['unseen'])}" if row["unseen"] else ""
-            if picture := read_picture(folder / "clients" / Path(row["file"]).name):
-                found.append(Own(str(row["client"]), picture, columns + unseen))
+            if picture := read_image(folder / "clients" / Path(row["file"]).name):
+                found.append(PersonalGrid(str(row["client"]), picture, columns + unseen))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # no grids, or damaged ones: the page does without
     return found
@@ -94,8 +94,8 @@ def read_grids(folder: Path, most: int) -> tuple[list[Grid], int]:
     """The sample grids in order, the stored model's last, and how many of them were left out for the page's size."""
     files = sorted((int(m[1]), path) for path in folder.glob("samples/*.png") if (m := _ROUND.fullmatch(path.name)))
     shown = thinned(files, most)
-    grids = [Grid(f"Round {n}", picture) for n, path in shown if (picture := read_picture(path))]
-    stored = read_picture(folder / "samples.png")
+    grids = [Grid(f"Round {n}", picture) for n, path in shown if (picture := read_image(path))]
+    stored = read_image(folder / "samples.png")
     if stored and grids and grids[-1].picture == stored:
         grids[-1] = replace(grids[-1], when=f"{grids[-1].when}, the stored model")
     elif stored:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.nets.features import Features, Plan
-from vitrail.nets.moments import Moments, to_float
+from vitrail.nets.feature_moments import FeatureMoments, to_float
+from vitrail.nets.features import Features, LayerPlan
 from vitrail.privacy.noise import Source, discrete_gaussian, gaussian
 from vitrail.utils.errors import Malformed
 from vitrail.wire.codecs import Array
@@ -103,16 +103,16 @@ class Summary:
         rows: Sums = torch.cat([counts, *(part.cpu() for part in self.whole(pixels))], 1).to(torch.int64).numpy()
         return rows
 
-    def moments(self, x: Tensor, y: Tensor, classes: int) -> Moments:
+    def moments(self, x: Tensor, y: Tensor, classes: int) -> FeatureMoments:
         """Means of ψ̂ and ψ̂² of a batch of fakes by label, differentiable."""
         member = F.one_hot(y, classes).to(x.dtype)
         count = member.sum(0)
         weight = (member / count.clamp(min=1)).T
         first, second = self.pair(x)
-        return Moments(weight @ first, weight @ second, count / len(y))
+        return FeatureMoments(weight @ first, weight @ second, count / len(y))
 
 
-def pooled_size(plan: Plan, layers: Collection[int], pool: int, shape: tuple[int, ...]) -> int:
+def pooled_size(plan: LayerPlan, layers: Collection[int], pool: int, shape: tuple[int, ...]) -> int:
     """Numbers in ψ of a picture of this shape, pooled."""
     (h, w), total = shape[-2:], 0
     for layer, width in enumerate(plan.widths):
@@ -168,7 +168,7 @@ def noise_share(sums: Sums, sigma: float, source: Source, limit: int) -> Sums:
     return np.clip(share, -limit, limit)
 
 
-def estimate(summary: Summary, sums: NDArray[np.float64], sigma: float, device: str = "cpu") -> Moments:
+def estimate(summary: Summary, sums: NDArray[np.float64], sigma: float, device: str = "cpu") -> FeatureMoments:
     """Moments from sums that carry noise of this σ: computed from nothing else, so as private as they are.
 
     A class whose count is below four times its noise is taken as absent; no mean is divided by a true count.
@@ -180,10 +180,10 @@ def estimate(summary: Summary, sums: NDArray[np.float64], sigma: float, device: 
     n = np.where(there, np.maximum(n, 1.0), 0.0)
     means = np.maximum(sums[:, 1:], 0) / summary.scale / np.maximum(n, 1.0)[:, None] * there[:, None]
     first, second = (torch.from_numpy(part.astype(np.float32)).to(device) for part in (means[:, :d], means[:, d:]))
-    return Moments(first, second, torch.from_numpy((n / n.sum()).astype(np.float32)).to(device))
+    return FeatureMoments(first, second, torch.from_numpy((n / n.sum()).astype(np.float32)).to(device))
 
 
-def raw_loss(real: Moments, fake: Moments) -> Tensor:
+def raw_loss(real: FeatureMoments, fake: FeatureMoments) -> Tensor:
     """Eq. 1 on raw moments, because noisy variances go below zero: squared distances of both, by class share."""
     apart = (real.first - fake.first).square().sum(1) + (real.second - fake.second).square().sum(1)
     return (real.share * (fake.share > 0) * apart).sum()

@@ -19,7 +19,7 @@ from vitrail.utils.errors import VitrailError
 
 
 @dataclass(frozen=True)
-class Inherited:
+class EarlierRun:
     """The earlier run's claim as far as it concerns this one's."""
 
     run: str  # the earlier run's folder, as the settings name it
@@ -30,7 +30,7 @@ class Inherited:
     seeds: tuple[int, ...] = ()  # from which its noise was drawn, and that of the runs before it
 
 
-def inherited(folder: Path, state: str, mechanism: Mechanism | None, deployed: bool, seed: int | None) -> Inherited:
+def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed: bool, seed: int | None) -> EarlierRun:
     """Read the ledger of a run that is the start of another.
 
     Args:
@@ -44,12 +44,12 @@ def inherited(folder: Path, state: str, mechanism: Mechanism | None, deployed: b
     try:
         checked = read_run_ledger(folder)
     except VitrailError as e:
-        return Inherited(name, flaw=f"it started from {name}, whose ledger cannot be verified ({e})")
+        return EarlierRun(name, flaw=f"it started from {name}, whose ledger cannot be verified ({e})")
     entries, first = checked.entries, checked.entries[0]
     says, head = [str(entry["says"]) for entry in entries if "says" in entry][-1], str(entries[-1]["hash"])
 
-    def flawed(why: str) -> Inherited:
-        return Inherited(name, (), f"it started from {name}, {why}", says, head)
+    def flawed(why: str) -> EarlierRun:
+        return EarlierRun(name, (), f"it started from {name}, {why}", says, head)
 
     if not first["private"]:
         return flawed(f"which is not private ({first['says'].removeprefix('not private: ')})")
@@ -75,4 +75,4 @@ def inherited(folder: Path, state: str, mechanism: Mechanism | None, deployed: b
         return flawed(f"whose noise follows from the same seed: use another than seed={seed}, or entropy=os")
     planned = read_spent(first["spent"])
     noise, asked = planned[-1][0], most_asked(entries)
-    return Inherited(name, (*planned[:-1], (noise, min(asked, 1) if first["once"] else asked)), "", says, head, seeds)
+    return EarlierRun(name, (*planned[:-1], (noise, min(asked, 1) if first["once"] else asked)), "", says, head, seeds)

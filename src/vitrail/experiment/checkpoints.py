@@ -12,7 +12,7 @@ from vitrail.engines.rounds import Federation
 from vitrail.experiment.plan import Plan
 from vitrail.experiment.run_dir import public_name
 from vitrail.experiment.settings import Settings
-from vitrail.metrics.round_metrics import Gauge
+from vitrail.metrics.round_metrics import RoundMetrics
 from vitrail.models.model_file import load, open_classifier, open_model, save_model
 from vitrail.nets.features import TRAINED_ON
 from vitrail.privacy.run_ledger import RunLedger
@@ -27,16 +27,16 @@ def _measures(s: Settings, done: int) -> bool:
     return done % (s.measure_every or math.ceil(s.rounds / 10)) == 0 or done == s.rounds
 
 
-def next_look(s: Settings, done: int) -> int:
+def next_evaluation(s: Settings, done: int) -> int:
     """How many rounds will be done when the model is next looked at."""
     return next((t for t in range(done + 1, s.rounds) if _draws(s, t) or _measures(s, t)), s.rounds)
 
 
-def look(
+def evaluate_round(
     plan: Plan,
     fed: Federation,
     row: dict[str, Any],
-    gauge: Gauge | None,
+    gauge: RoundMetrics | None,
     ledger: RunLedger,
 ) -> dict[str, Any]:
     """Where it is due, draw and measure what the run has made so far, and keep it if it is the best yet.
@@ -45,7 +45,7 @@ def look(
     """
     s, folder = plan.settings, plan.folder
     drawn, measured = _draws(s, fed.round), gauge is not None and _measures(s, fed.round)
-    products = plan.method.products(fed.server) if drawn or measured else {}
+    products = plan.method.export_models(fed.server) if drawn or measured else {}
     generator = open_model(products["generator"], plan.data.classes) if "generator" in products else None
     if generator and drawn:
         folder.samples.mkdir(exist_ok=True)
@@ -96,16 +96,16 @@ def _keep(
         about["features"] = ", ".join(f"{psi}, trained on {TRAINED_ON[psi]}" for psi in against)
     if plan.notes and not ledger.private:  # notes may name counts or pixels, which no ε covers
         about["notes"] = list(plan.notes)
-    products = plan.method.products(fed.server)
+    products = plan.method.export_models(fed.server)
     for name, path in places.items():
         model = products[name]
-        own = {"privacy": f"not private: it was trained on {model.unnoised} without noise"} if model.unnoised else {}
+        own = {"privacy": f"not private: it was trained on {model.unprotected} without noise"} if model.unprotected else {}
         save_model(path, model, plan.data.classes, about | more | own)
 
 
-def finish(plan: Plan, fed: Federation, gauge: Gauge | None, ledger: RunLedger) -> None:
+def finish(plan: Plan, fed: Federation, gauge: RoundMetrics | None, ledger: RunLedger) -> None:
     """Write what came out: the generator as the model, or the classifier where there is no other."""
-    folder, products = plan.folder, plan.method.products(fed.server)
+    folder, products = plan.folder, plan.method.export_models(fed.server)
     digests = {name: tree_digest(product.tree) for name, product in products.items()}
     measured = any("fd" in row or "accuracy" in row for row in folder.rows())
     ledger.closes(digests, tree_digest(fed.server), measured)

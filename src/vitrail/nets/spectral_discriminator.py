@@ -21,7 +21,7 @@ Layer = TypeVar("Layer", nn.Conv2d, nn.Linear, nn.Embedding)
 class Spectral(nn.Module):
     """A weight over its largest singular value, by one step of power iteration in each pass (Miyato et al. 2018).
 
-    torch's own begins with a vector from the global random state; `settle` begins with ones.
+    torch's own begins with a vector from the global random state; `warm_up_spectral_norm` begins with ones.
     """
 
     u: Tensor
@@ -46,7 +46,7 @@ def spectral(layer: Layer) -> Layer:
     return layer
 
 
-def settle(net: nn.Module, steps: int = 15) -> None:
+def warm_up_spectral_norm(net: nn.Module, steps: int = 15) -> None:
     """Begin power iteration anew, for weights that were just loaded."""
     net.train()
     with torch.no_grad():
@@ -81,7 +81,7 @@ class Block(nn.Module):
         return out
 
 
-class Discriminator(nn.Module):
+class SpectralDiscriminator(nn.Module):
     """φ, ψ, V and g: `features`, `head` and `project`; called, D(x, y)."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, features: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.data.dataset import Dataset, Pictures
+from vitrail.data.dataset import Dataset, Images
 from vitrail.data.holdout import CONTENT, OWN, hold_out
 from vitrail.data.lookup import find, present
 from vitrail.data.progress import Progress
@@ -13,7 +13,7 @@ from vitrail.data.specs import SourceSpec
 
 
 @dataclass(frozen=True)
-class Request:
+class ReadRequest:
     """Which data, at what size, how much of it held out, and where files are kept."""
 
     source: SourceSpec
@@ -32,8 +32,8 @@ class Request:
 
     def answer(
         self,
-        train: Pictures,
-        test: Pictures | None,
+        train: Images,
+        test: Images | None,
         classes: tuple[str, ...] = (),
         attributes: tuple[str, ...] = (),
         groups: tuple[str, ...] = (),

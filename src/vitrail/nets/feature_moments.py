@@ -17,7 +17,7 @@ from vitrail.utils.state import State
 
 
 @dataclass(frozen=True)
-class Moments:
+class FeatureMoments:
     """E[ψ] and E[ψ²] of each class (classes, d), and each class's share of the pictures (classes,)."""
 
     first: Tensor
@@ -29,23 +29,23 @@ class Moments:
         """Var ψ = E[ψ²] - E[ψ]², the diagonal that the paper calls covariance."""
         return self.second - self.first.square()
 
-    def detach(self) -> Moments:
+    def detach(self) -> FeatureMoments:
         """The same numbers, without their history."""
-        return Moments(self.first.detach(), self.second.detach(), self.share)
+        return FeatureMoments(self.first.detach(), self.second.detach(), self.share)
 
     def tree(self) -> State:
         """As saveable state."""
         return {"first": self.first, "second": self.second, "share": self.share}
 
     @staticmethod
-    def from_tree(tree: State, device: str) -> Moments:
+    def from_tree(tree: State, device: str) -> FeatureMoments:
         """From saved state."""
-        return Moments(*(tree[k].to(device) for k in ("first", "second", "share")))
+        return FeatureMoments(*(tree[k].to(device) for k in ("first", "second", "share")))
 
     @staticmethod
     def of_pictures(
         psi: Features, pixels: NDArray[np.uint8], labels: NDArray[np.int64], classes: int, device: str
-    ) -> Moments:
+    ) -> FeatureMoments:
         """One pass over a client's pictures; sums in double precision, so batches do not matter."""
         d = psi.dim(pixels.shape[1:])
         first, second = (torch.zeros(classes, d, dtype=torch.float64, device=device) for _ in range(2))
@@ -57,7 +57,7 @@ class Moments:
                 first.index_add_(0, y, f)
                 second.index_add_(0, y, f.square())
         n = count.clamp(min=1)[:, None]
-        return Moments((first / n).float(), (second / n).float(), (count / count.sum()).float())
+        return FeatureMoments((first / n).float(), (second / n).float(), (count / count.sum()).float())
 
 
 def to_float(pixels: NDArray[np.uint8]) -> Tensor:
@@ -65,13 +65,13 @@ def to_float(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1)
 
 
-def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> Moments:
+def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> FeatureMoments:
     """Moments of a batch's features by label; a class without pictures has zeros and no share."""
     member = F.one_hot(y, classes).to(layers[0].dtype)
     count = member.sum(0)
     weight = (member / count.clamp(min=1)).T  # (classes, n): row c averages the pictures of class c
     first, second = _Averages.apply(weight, y, *layers)  # type: ignore[no-untyped-call]
-    return Moments(first, second, count / len(y))
+    return FeatureMoments(first, second, count / len(y))
 
 
 class _Averages(torch.autograd.Function):
@@ -109,7 +109,7 @@ def _pixels(f: Tensor) -> Tensor:
     return first if first.is_contiguous() else f.flatten(1)[None, None]
 
 
-def mix(old: Moments, new: Moments, weight: float) -> Moments:
+def mix(old: FeatureMoments, new: FeatureMoments, weight: float) -> FeatureMoments:
     """Exponential average; the gradient reaches the new batch whole, so its size does not hang on the weight.
 
     A class that the new batch lacks stays as it was; one that the old ones lack is taken as it is.
@@ -121,10 +121,10 @@ def mix(old: Moments, new: Moments, weight: float) -> Moments:
         return torch.lerp(a, b.detach(), w) + (b - b.detach())
 
     share = torch.where(fresh, new.share, old.share)
-    return Moments(average(old.first, new.first), average(old.second, new.second), share)
+    return FeatureMoments(average(old.first, new.first), average(old.second, new.second), share)
 
 
-def moment_loss(real: Moments, fake: Moments) -> Tensor:
+def moment_loss(real: FeatureMoments, fake: FeatureMoments) -> Tensor:
     """|μ - μ'|² + |σ² - σ'²|² over all features (Eq. 1), averaged over classes by their share of the real pictures."""
     mean = (real.first - fake.first).square().sum(1)
     variance = (real.variance - fake.variance).square().sum(1)

@@ -103,7 +103,7 @@ def parts_of(tree: Mapping[str, Any]) -> tuple[Content, Style]:
     return content, Style(content, tree["style_depth"])
 
 
-class Generator(nn.Module):
+class ContentStyleGenerator(nn.Module):
     """Content and a client's style as one generator of z = (z^c, z^s); without a style γ = 1, β = 0 and z = z^c."""
 
     def __init__(self, content: Content, style: Style | None) -> None:
@@ -141,7 +141,7 @@ def neutral(h: Tensor, channels: int) -> Tensor:
 class Fixed(nn.Module):
     """A personal generator with one content for all pictures, or one style, each by a seed."""
 
-    def __init__(self, net: Generator, content: int | None, style: int | None) -> None:
+    def __init__(self, net: ContentStyleGenerator, content: int | None, style: int | None) -> None:
         super().__init__()
         self.net, self.z = net, net.z
         self.seeds = {"content": (content, slice(0, net.latent)), "style": (style, slice(net.latent, net.z))}

@@ -49,7 +49,7 @@ def memory(clients: int) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         vitrail.train(
-            "prism", out=f"{folder}/run", rounds=1, clients=clients, workers=1, grids=0, local_steps=1, batch=20
+            "prism", out=f"{folder}/run", rounds=1, clients=clients, workers=1, grids=0, local_steps=1, batch_size=20
         )
         kept = sum(p.stat().st_size for p in Path(folder).rglob("*.safetensors"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -25,8 +25,8 @@ from typing import Any
 
 CLIENTS = 2
 SETTINGS: dict[str, Any] = {
-    "data": "digits", "size": 8, "clients": CLIENTS, "local_steps": 2, "batch": 10, "features": "vitrail-fashion",
-    "grids": 0, "measure_every": 0,
+    "data": "digits", "size": 8, "clients": CLIENTS, "local_steps": 2, "batch_size": 10, "features": "vitrail-fashion",
+    "grids": 0, "eval_every": 0,
 }  # fmt: skip
 BIN = Path(sys.executable).parent
 APP = """

@@ -38,7 +38,13 @@ K = 10
 
 def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
     """Train for some rounds and print what one client sends and receives in each."""
-    given = {**PAPER, "batch": args.batch, "sampling": args.sampling, "mada": args.mada, "features": "vitrail-fashion"}
+    given = {
+        **PAPER,
+        "batch_size": args.batch,
+        "sampling": args.sampling,
+        "mada": args.mada,
+        "features": "vitrail-fashion",
+    }
     settings = config.resolve("prism", {**given, "rounds": args.rounds + 1})
     data, rng = load("mnist5k"), Rng((0,))
     method: Any = config.build_method(settings, Task(data.shape, 0, args.rounds + 1, K))

@@ -72,7 +72,7 @@ def main() -> None:
     asked = to_float(np.concatenate([without.pixels, with_white.pixels[-1:]]))
     coins = Rng((0,)).child("coins").numpy().random(n) < 0.5
     most = from_rates(int(coins[n // 2 :].sum()), int(coins[n // 2 :].sum()), 0, int((~coins[n // 2 :]).sum()), DELTA)
-    small = {"width": 4, "z": 8, "d_width": 4, "batch": 8, "steps": STEPS, "rounds": 2}
+    small = {"width": 4, "latent_dim": 8, "d_width": 4, "batch_size": 8, "steps_per_message": STEPS, "rounds": 2}
     for coding in ("plain", "int8", "int4"):
         method = config.build_method(
             config.resolve("psfedgan", {**small, "d_coding": coding}), Task((1, 8, 8), 10, 2, 1)

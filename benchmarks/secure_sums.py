@@ -47,7 +47,7 @@ class Other:
 def round_of(clients: int, numbers: int) -> tuple[list[float], int, int]:
     """Seconds of each exchange, and bytes down and up of all."""
     group = Group(RUN, 0, tuple(f"client-{k}" for k in range(clients)), clients // 2 + 1)
-    task = Task((1, 8, 8), 0, 1, clients, secure=group.threshold, entropy="os")
+    task = Task((1, 8, 8), 0, 1, clients, secagg_threshold=group.threshold, noise_source="os")
     declared = {"sums": PartSpec("sum", "float32", numbers, limit=1000.0)}
     party = secure.SecAggClient("client-0", RUN, 0, task, declared)
     new = os.urandom

@@ -9,8 +9,8 @@ import pytest
 import vitrail
 from vitrail.analysis.trained import Opened, open_run
 
-SMALL = {"data": "digits", "size": 8, "width": 4, "latent": 8, "style_depth": 2, "rounds": 2, "workers": 1}
-SMALL |= {"measure_every": 0, "grids": 0}
+SMALL = {"data": "digits", "size": 8, "width": 4, "latent_dim": 8, "style_depth": 2, "rounds": 2, "workers": 1}
+SMALL |= {"eval_every": 0, "grids": 0}
 
 
 @pytest.fixture(scope="session")

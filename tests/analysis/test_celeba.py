@@ -47,8 +47,8 @@ def celeba(tmp_path, monkeypatch):
 
 def test_a_run_by_attributes_is_probed_for_people(celeba, tmp_path):
     vitrail.train(
-        "padpaf", data="celeba", size=16, clients=2, partition="attributes", width=4, latent=8, style_depth=2, rounds=1,
-        workers=1, measure_every=0, grids=0, labels="ignore", out=str(tmp_path / "run"),
+        "padpaf", data="celeba", size=16, clients=2, partition="attributes", width=4, latent_dim=8, style_depth=2, rounds=1,
+        workers=1, eval_every=0, grids=0, labels="ignore", out=str(tmp_path / "run"),
     )  # fmt: skip
     opened = open_run(tmp_path / "run")
     data = load("celeba", size=16)

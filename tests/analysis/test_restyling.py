@@ -211,11 +211,17 @@ def test_an_adaptation_that_was_stopped_goes_on_and_keeps_its_curve(folder, tmp_
 def test_settings_that_fit_the_earlier_clients_alone_are_not_carried_over(tmp_path):
     out = tmp_path / "run"
     vitrail.train(
-        "padpaf", **SMALL, partition="domains:invert,blur,zoom-out", labels="ignore", per_round=3, quorum=3, out=str(out)
+        "padpaf", **SMALL, partition="domains:invert,blur,zoom-out", labels="ignore", clients_per_round=3, quorum=3, out=str(out)
     )  # fmt: skip
     assert list(adapt(out, "domains:solarize", 1, tmp_path / "new", scratch=False, samples=20)["adapted"]) == [1]
     few = adapt(
-        out, "domains:solarize,erase", 1, tmp_path / "few", scratch=False, samples=20, overrides={"per_round": 1}
+        out,
+        "domains:solarize,erase",
+        1,
+        tmp_path / "few",
+        scratch=False,
+        samples=20,
+        overrides={"clients_per_round": 1},
     )
     assert len(few["adapted"][1]) == 1
     assert (tmp_path / "few" / "adapted.png").exists(), "who was not asked yet is left out of it"

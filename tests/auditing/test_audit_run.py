@@ -16,21 +16,21 @@ from vitrail.report import write_report
 from vitrail.report.audit import read_audit
 from vitrail.utils.errors import VitrailError
 
-TINY = {"data": "digits", "size": 8, "clients": 3, "workers": 1, "rounds": 2, "grids": 0, "measure_every": 0}
+TINY = {"data": "digits", "size": 8, "clients": 3, "workers": 1, "rounds": 2, "grids": 0, "eval_every": 0}
 
 
 @pytest.fixture(scope="module")
 def private(tmp_path_factory):
     """A run that claims ε = 1."""
     out = tmp_path_factory.mktemp("audit") / "run"
-    return train("moments", **TINY, local_steps=1, batch=10, width=0.25, epsilon=1.0, out=str(out)).folder
+    return train("moments", **TINY, local_steps=1, batch_size=10, width=0.25, epsilon=1.0, out=str(out)).folder
 
 
 @pytest.fixture(scope="module")
 def public(tmp_path_factory):
     """A run that claims nothing."""
     out = tmp_path_factory.mktemp("audit") / "run"
-    return train("fedgan", **TINY, width=4, z=8, out=str(out)).folder
+    return train("fedgan", **TINY, width=4, latent_dim=8, out=str(out)).folder
 
 
 def run_cli(*words):

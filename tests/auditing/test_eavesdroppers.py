@@ -21,8 +21,16 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode
 
-TINY = {"data": "digits", "size": 8, "clients": 3, "workers": 1, "grids": 0, "measure_every": 0}
-SMALL = {"width": 4, "z": 8, "d_width": 4, "batch": 8, "steps": 2, "classifier_rounds": 1, "classifier_steps": 2}
+TINY = {"data": "digits", "size": 8, "clients": 3, "workers": 1, "grids": 0, "eval_every": 0}
+SMALL = {
+    "width": 4,
+    "latent_dim": 8,
+    "d_width": 4,
+    "batch_size": 8,
+    "steps_per_message": 2,
+    "classifier_rounds": 1,
+    "classifier_steps": 2,
+}
 SEED, NONE = Kind("with the seed"), Kind("without the seed", granted=False)
 
 
@@ -30,7 +38,7 @@ SEED, NONE = Kind("with the seed"), Kind("without the seed", granted=False)
 def run(tmp_path_factory):
     """Clients that now and then do not answer, and D's that travel as coded changes."""
     out = tmp_path_factory.mktemp("heard") / "run"
-    return train("psfedgan", **TINY, **SMALL, rounds=6, dropout=0.2, d_coding="delta", out=str(out)).folder
+    return train("psfedgan", **TINY, **SMALL, rounds=6, client_dropout=0.2, d_coding="delta", out=str(out)).folder
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +206,7 @@ def test_where_it_does_not_apply_it_says_so(run, tmp_path):
         check_r([math.inf])
     assert "give numbers by commas" in str(run_cli(run, "--r", "much").exception)
     other = tmp_path / "other"
-    train("fedgan", **TINY, width=4, z=8, rounds=1, out=str(other))
+    train("fedgan", **TINY, width=4, latent_dim=8, rounds=1, out=str(other))
     with pytest.raises(VitrailError, match="give a run of psfedgan"):
         audit_run(other, ["eavesdroppers"], r=[0.5])
     assert audit_run(other, ["eavesdroppers"]).skipped == ["eavesdroppers"]

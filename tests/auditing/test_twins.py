@@ -11,12 +11,12 @@ from vitrail.nets.flat import vector_size
 from vitrail.privacy import clipping as clip
 from vitrail.utils.rng import Rng
 
-SMALL = {"width": 4, "z": 8, "batch": 8, "rounds": 2, "epsilon": 2.0}
+SMALL = {"width": 4, "latent_dim": 8, "batch_size": 8, "rounds": 2, "epsilon": 2.0}
 RUNS = {
-    "gswgan": {"privacy": "gradient", "pool": 16, "d_steps": 2},
+    "gswgan": {"privacy": "gradient", "num_fakes": 16, "d_steps": 2},
     "fedgan": {"privacy": "dp-sgd", "dp_steps": 2, "sample_rate": 1.0},
-    "psfedgan": {"privacy": "dp-sgd", "d_width": 4, "steps": 2, "sample_rate": 1.0, "d_coding": "int8"},
-    "fullgan": {"privacy": "dp-sgd", "d_width": 4, "steps": 2, "sample_rate": 1.0},
+    "psfedgan": {"privacy": "dp-sgd", "d_width": 4, "steps_per_message": 2, "sample_rate": 1.0, "d_coding": "int8"},
+    "fullgan": {"privacy": "dp-sgd", "d_width": 4, "steps_per_message": 2, "sample_rate": 1.0},
 }
 
 

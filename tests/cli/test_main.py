@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-TINY = ["data=digits", "size=8", "clients=3", "local_steps=1", "batch=10", "workers=1"]
+TINY = ["data=digits", "size=8", "clients=3", "local_steps=1", "batch_size=10", "workers=1"]
 
 
 def vitrail(*words, **more):
@@ -129,7 +129,7 @@ def test_list_names_every_method_source_partition_and_setting():
     assert all(name in said for name in (*METHODS, *SOURCES, *PARTITIONS))
     settings = vitrail("list", "fedgan", env={**os.environ, "COLUMNS": "200"}).stdout
     assert "sync=d&g" in settings
-    assert "from=" in settings
+    assert "init_from=" in settings
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(tmp_path):

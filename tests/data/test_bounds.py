@@ -35,7 +35,7 @@ for path in sys.argv[1:]:
         rss = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before = rss()
         try:
-            outcome = str(load(path, size=8, held_out=0).train.pixels.shape)
+            outcome = str(load(path, size=8, test_fraction=0).train.pixels.shape)
         except Exception as e:
             outcome = f"{type(e).__name__}: {e}"
         os.write(writer, json.dumps([outcome, rss() - before]).encode())

@@ -253,7 +253,7 @@ def test_an_impossible_partition_is_refused_with_a_remedy(spec: str, clients: in
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 2.0, float("nan")])
 def test_an_impossible_server_share_is_refused(share: float) -> None:
-    with pytest.raises(VitrailError, match="server_share="):
+    with pytest.raises(VitrailError, match="server_fraction="):
         divide("iid", 3, server=share)
 
 

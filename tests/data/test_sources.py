@@ -49,7 +49,7 @@ def test_one_level_of_folders_is_both_label_and_group(tmp_path: Path) -> None:
     for name in ("dog", "cat"):
         for i in range(5):
             save(tmp_path / name / f"{i}.png", value=10 if name == "cat" else 200)
-    data = load(f"folder:{tmp_path}", size=8, held_out=0)
+    data = load(f"folder:{tmp_path}", size=8, test_fraction=0)
     assert data.classes == data.groups == ("cat", "dog")
     assert data.train.labels is not None
     assert (data.train.pixels[:, 0, 0, 0] == np.where(data.train.labels == 0, 10, 200)).all()
@@ -60,7 +60,7 @@ def test_two_levels_of_folders_are_client_then_label(tmp_path: Path) -> None:
     for client, label in (("b", "x"), ("b", "y"), ("a", "y")):
         for i in range(5):
             save(tmp_path / client / label / f"{i}.png", "L")
-    data = load(f"folder:{tmp_path}", held_out=0)
+    data = load(f"folder:{tmp_path}", test_fraction=0)
     assert (data.groups, data.classes, data.shape[0]) == (("a", "b"), ("x", "y"), 1)
     assert data.train.groups is not None
     assert data.train.groups.tolist() == [0] * 5 + [1] * 10
@@ -89,7 +89,7 @@ def test_one_colour_picture_makes_all_of_them_colour(tmp_path: Path) -> None:
         save(tmp_path / f"{i}.png", "L", value=7)
     assert load(f"folder:{tmp_path}").shape == (1, 32, 32)
     save(tmp_path / "9.png", "RGBA")
-    data = load(f"folder:{tmp_path}", held_out=0)
+    data = load(f"folder:{tmp_path}", test_fraction=0)
     assert data.shape == (3, 32, 32)
     assert (data.train.pixels[0] == 7).all()
 
@@ -97,7 +97,7 @@ def test_one_colour_picture_makes_all_of_them_colour(tmp_path: Path) -> None:
 def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
     for name, value in (("a", 0), ("b", 257 * 100), ("c", 65535)):
         save(tmp_path / f"{name}.png", "I;16", value=value)
-    data = load(f"folder:{tmp_path}", held_out=0)
+    data = load(f"folder:{tmp_path}", test_fraction=0)
     assert data.train.pixels[:, 0, 5, 5].tolist() == [0, 100, 255]
 
 
@@ -106,7 +106,7 @@ def test_palettes_bits_and_alpha_become_plain_pixels(tmp_path: Path) -> None:
     save(tmp_path / "2.gif", "P", value=51)
     clear = Image.new("RGBA", (20, 20), (200, 100, 50, 0))
     clear.save(tmp_path / "3.png")
-    data = load(f"folder:{tmp_path}", held_out=0)
+    data = load(f"folder:{tmp_path}", test_fraction=0)
     assert data.train.pixels[:, :, 9, 9].tolist() == [[255] * 3, [51] * 3, [200, 100, 50]]
 
 
@@ -117,7 +117,7 @@ def test_a_picture_is_turned_upright_and_cropped_to_its_centre(tmp_path: Path) -
     exif = turned.getexif()
     exif[0x0112] = 6  # turn by 90 degrees clockwise to see it
     turned.save(tmp_path / "1.png", exif=exif)
-    data = load(f"folder:{tmp_path}", held_out=0)
+    data = load(f"folder:{tmp_path}", test_fraction=0)
     assert (data.train.pixels == 255).all()
 
 
@@ -128,7 +128,7 @@ def test_hidden_files_other_files_and_loops_are_passed_over(tmp_path: Path) -> N
     (tmp_path / "a" / "notes.txt").write_text("no picture")
     (tmp_path / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
-    assert len(load(f"folder:{tmp_path}", held_out=0).train) == 1
+    assert len(load(f"folder:{tmp_path}", test_fraction=0).train) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"not a picture", b"\x89PNG\r\n\x1a\n" + bytes(20)])
@@ -178,7 +178,7 @@ def test_a_folder_without_pictures_or_of_unequal_depth_is_refused(tmp_path: Path
 def test_held_out_pictures_are_the_same_in_every_run_and_apart_from_train(tmp_path: Path) -> None:
     for i in range(20):
         save(tmp_path / str(i % 3) / f"{i}.png")
-    one, two = (load(f"folder:{tmp_path}", held_out=0.3) for _ in range(2))
+    one, two = (load(f"folder:{tmp_path}", test_fraction=0.3) for _ in range(2))
     assert one.test.digest() == two.test.digest()
     assert (len(one.train) + len(one.test), one.split) == (20, "content")
     assert not {p.tobytes() for p in one.train.pixels} & {p.tobytes() for p in one.test.pixels}
@@ -186,13 +186,13 @@ def test_held_out_pictures_are_the_same_in_every_run_and_apart_from_train(tmp_pa
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
 def test_an_impossible_share_is_refused(share: float) -> None:
-    with pytest.raises(VitrailError, match="held_out="):
-        load("digits", held_out=share)
+    with pytest.raises(VitrailError, match="test_fraction="):
+        load("digits", test_fraction=share)
 
 
 def test_a_share_that_leaves_nothing_to_train_on_is_refused() -> None:
     with pytest.raises(VitrailError, match="leaves none of 1"):
-        from_arrays(np.zeros((1, 8, 8), np.uint8), held_out=0.9)
+        from_arrays(np.zeros((1, 8, 8), np.uint8), test_fraction=0.9)
 
 
 @pytest.mark.parametrize("size", [0, -3, 10**6])
@@ -228,7 +228,7 @@ def test_npz_conventions_with_a_test_part_are_read(tmp_path: Path, names: tuple[
 
 def test_npz_of_images_and_labels_is_split(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=GREY, labels=Y)
-    data = load(f"npz:{tmp_path / 'a.npz'}", held_out=0.5)
+    data = load(f"npz:{tmp_path / 'a.npz'}", test_fraction=0.5)
     assert (len(data.train) + len(data.test), data.shape) == (6, (1, 32, 32))
     _apart_by_content(data)
 
@@ -321,7 +321,7 @@ def test_a_tensor_data_set_without_labels_has_none() -> None:
     import torch
     from torch.utils.data import TensorDataset
 
-    data = from_torch(TensorDataset(torch.from_numpy(GREY)[:, None]), held_out=0)
+    data = from_torch(TensorDataset(torch.from_numpy(GREY)[:, None]), test_fraction=0)
     assert data.train.labels is None
     assert np.array_equal(data.train.pixels[:, 0], GREY)
 
@@ -367,7 +367,7 @@ def test_a_hub_data_set_finds_its_own_columns_and_splits(tmp_path: Path) -> None
 
 def test_a_hub_data_set_without_labels_or_test_split_is_split(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path, {"train": 6}, labels=False)
-    data = load(f"hf:{folder}", home=tmp_path / "home", held_out=0.5)
+    data = load(f"hf:{folder}", home=tmp_path / "home", test_fraction=0.5)
     assert (len(data.train) + len(data.test), data.train.labels) == (6, None)
     _apart_by_content(data)
 

@@ -203,7 +203,7 @@ def test_a_client_that_lost_its_state_is_told_everything_and_goes_on(tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_drop_outs_and_a_quorum_are_those_of_a_barrier(workers, tmp_path):
-    how = {"dropout": 0.5, "quorum": 2}
+    how = {"client_dropout": 0.5, "quorum": 2}
     plain = federate(Free(), tmp_path / "a", **how)
     assert any(o.void for o in plain[1])
     assert equal(federate(Free(), tmp_path / "b", ahead=5, workers=workers, **how), plain)
@@ -269,7 +269,7 @@ def test_secure_sums_and_relays_keep_the_barrier(tmp_path):
     assert [type(quick("psfedgan").num_async_rounds), quick("fedgan").num_async_rounds] == [int, 0]
     plain = federate(Toy(), tmp_path / "a")
     assert equal(federate(Related(), tmp_path / "b", ahead=6), plain)
-    method = replace(quick("fedgan"), task=replace(quick("fedgan").task, secure=2))
+    method = replace(quick("fedgan"), task=replace(quick("fedgan").task, secagg_threshold=2))
     fed, outcomes, _ = federate(method, tmp_path / "c", ahead=3)
     assert fed.round == 3
     assert not any(o.void for o in outcomes)

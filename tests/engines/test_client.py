@@ -34,7 +34,7 @@ def _fast_disk(monkeypatch):
 
 def built(name="fedgan, dp-sgd", entropy="os", **settings):
     method, private = PRIVATE.get(name, (name, {}))
-    resolved = config.resolve(method, {**QUICK[method], **private, "entropy": entropy, **settings})
+    resolved = config.resolve(method, {**QUICK[method], **private, "noise_source": entropy, **settings})
     return config.build_method(resolved, Task((1, 8, 8), 10, 2, 3, "cpu", 0, entropy))
 
 
@@ -140,7 +140,7 @@ def test_a_sum_beyond_its_bound_is_not_in_what_a_deployed_client_replies(tmp_pat
         return state, replace(reply, parts={**reply.parts, "x": np.full(5, -len(data), np.float32)})
 
     monkeypatch.setattr(Adds, "client_round", far)
-    method = Adds(Task((1, 8, 8), 0, 1, 3, secure=3))
+    method = Adds(Task((1, 8, 8), 0, 1, 3, secagg_threshold=3))
     crew = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path)
     clients = [replace(crew.client(n, first(images)), pictures=partial(first, images), log=log.append) for n in names]
 

@@ -151,7 +151,7 @@ def test_the_servers_model_is_the_median_of_what_was_sent(tmp_path, how):
         ({"method": "fedgan", "privacy": "dp-fedavg", "epsilon": 9.8}, "is used as a sum"),
         ({"method": "psfedgan"}, "averages nothing"),
         ({"method": "fedavg", "clients": 2}, "fewer than 3"),
-        ({"method": "fedavg", "secure": 3}, "secure= hides them"),
+        ({"method": "fedavg", "secagg_threshold": 3}, "secagg_threshold= hides them"),
     ],
 )
 def test_where_it_would_be_wrong_or_no_defence_it_is_refused(tmp_path, settings, says):
@@ -207,7 +207,7 @@ def test_a_run_is_trained_with_the_median_end_to_end(tmp_path):
     made = {}
     for how in ("mean", "median"):
         run = vitrail.train(
-            "fedavg", data="digits", size=8, clients=4, rounds=2, local_steps=2, grids=0, measure_every=0, workers=1,
+            "fedavg", data="digits", size=8, clients=4, rounds=2, local_steps=2, grids=0, eval_every=0, workers=1,
             aggregation=how, out=str(tmp_path / how),
         )  # fmt: skip
         made[how] = (run.folder / "model.safetensors").read_bytes()

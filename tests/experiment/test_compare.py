@@ -215,7 +215,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(playe
     ("asked", "settings", "says"),
     [
         (EvalConfig(families=("fidd",)), {}, "did you mean fid"),
-        (EvalConfig(best=True), {"measure_every": 0}, "keeps no best round"),
+        (EvalConfig(best=True), {"eval_every": 0}, "keeps no best round"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is_trained(asked, settings, says, file, tmp_path):

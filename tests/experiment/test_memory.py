@@ -233,7 +233,7 @@ def test_weights_must_have_the_shapes_of_the_network_they_are_for():
 
 @pytest.mark.parametrize("coding", ["delta", "int4"])
 def test_a_short_message_cannot_decode_to_large_discriminators(coding):
-    method = quick("psfedgan", steps=200, d_coding=coding)
+    method = quick("psfedgan", steps_per_message=200, d_coding=coding)
     architecture = "dense:512"
     one = np.zeros((1, sum(method.coding(architecture).sizes)), np.float32)
     row = deltas.encode(one) if coding == "delta" else method.coding(architecture).encode(one, None).tobytes()

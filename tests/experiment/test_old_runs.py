@@ -65,6 +65,6 @@ def test_the_settings_of_a_run_of_0_1_0_are_still_settings(run):
 
 
 def test_a_run_of_0_1_0_can_be_the_start_of_another(runs, tmp_path):
-    settings = {"from": str(runs / "prism"), "out": str(tmp_path / "new"), "rounds": 1}
+    settings = {"init_from": str(runs / "prism"), "out": str(tmp_path / "new"), "rounds": 1}
     begin(config.resolve(str(runs / "prism" / "settings.toml"), settings))
     assert load(tmp_path / "new").sample(2).shape == (2, 1, 8, 8)

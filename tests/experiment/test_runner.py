@@ -34,7 +34,10 @@ from vitrail.utils.state import load, save
 
 TINY = {"data": "digits", "size": 8, "clients": 3, "rounds": 3, "workers": 1, "grids": 3}
 BRIEF = {"rounds": 2, "clients": 2, "grids": 1}  # still two rounds, two clients, a grid and a best round
-SMALL = {"prism": {"local_steps": 1, "batch": 10}, "fedgan": {"width": 4, "z": 8, "batch": 256, "sync": "g"}}
+SMALL = {
+    "prism": {"local_steps": 1, "batch_size": 10},
+    "fedgan": {"width": 4, "latent_dim": 8, "batch_size": 256, "sync": "g"},
+}
 
 
 def tiny(method, out, **more):
@@ -126,7 +129,7 @@ def killed_before_the_first_checkpoint_of_a_round(out):
             real(source, target)
 
         os.replace = deadly
-        tiny("fedgan", out, privacy="dp-fedavg", epsilon=5.0, entropy="os", sync="d&g")
+        tiny("fedgan", out, privacy="dp-fedavg", epsilon=5.0, noise_source="os", sync="d&g")
     finally:
         os._exit(0)
 
@@ -173,12 +176,12 @@ FREE = {
     "classifier_rounds": 1,
     "classifier_steps": 2,
     "grids": 1,
-    "measure_every": 6,
+    "eval_every": 6,
     "width": 4,
-    "z": 8,
+    "latent_dim": 8,
     "d_width": 4,
-    "batch": 8,
-    "steps": 1,
+    "batch_size": 8,
+    "steps_per_message": 1,
 }
 
 
@@ -206,7 +209,7 @@ def test_keys_from_the_operating_system_outlive_a_kill_before_the_first_checkpoi
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vitrail.train("psfedgan", out=str(tmp_path / "x"), **{**TINY, **FREE}, entropy="os", watch=Stops())
+        vitrail.train("psfedgan", out=str(tmp_path / "x"), **{**TINY, **FREE}, noise_source="os", watch=Stops())
     rows = vitrail.resume(tmp_path / "x").rows
     assert not any(row["excluded"] or row.get("sent_back") for row in rows)
 
@@ -389,33 +392,33 @@ def test_more_clients_than_examples_is_refused_before_anything_is_written(tmp_pa
 
 
 def test_a_sample_of_clients_takes_part_in_each_round(tmp_path):
-    run = tiny("fedgan", tmp_path / "x", clients=6, per_round=2, rounds=4)
+    run = tiny("fedgan", tmp_path / "x", clients=6, clients_per_round=2, rounds=4)
     assert all(r["replied"] == 2 for r in run.rows)
     assert len({tuple(r["up"]) for r in run.rows}) > 1
 
 
 def test_drop_outs_are_reported_and_the_run_goes_on(tmp_path):
-    run = tiny("fedgan", tmp_path / "x", clients=6, dropout=0.4, rounds=3)
+    run = tiny("fedgan", tmp_path / "x", clients=6, client_dropout=0.4, rounds=3)
     assert any(r["excluded"] for r in run.rows)
     assert all(r["replied"] + len(r["excluded"]) == 6 for r in run.rows)
 
 
 def test_a_run_that_stays_below_its_quorum_stops_cleanly_and_says_why(tmp_path):
     with pytest.raises(VitrailError, match=r"3 rounds in a row.*quorum is 3.*dropped out.*vitrail resume"):
-        tiny("fedgan", tmp_path / "x", dropout=0.99, quorum=3, rounds=9)
+        tiny("fedgan", tmp_path / "x", client_dropout=0.99, quorum=3, rounds=9)
     assert (tmp_path / "x" / "checkpoint.safetensors").exists()
 
 
 def test_a_run_in_which_nobody_answered_has_no_model(tmp_path):
     with pytest.raises(VitrailError, match="no round changed the model"):
-        tiny("fedgan", tmp_path / "x", dropout=0.999999, rounds=2)
+        tiny("fedgan", tmp_path / "x", client_dropout=0.999999, rounds=2)
     assert not (tmp_path / "x" / "model.safetensors").exists()
     with pytest.raises(VitrailError, match=r"metrics\.jsonl"):
         vitrail.resume(tmp_path / "x")
 
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path):
-    with pytest.raises(VitrailError, match="from="):
+    with pytest.raises(VitrailError, match="init_from="):
         tiny("fedgan", tmp_path / "x", start=str(tmp_path / "nowhere"))
     assert not (tmp_path / "x").exists()
 
@@ -461,7 +464,7 @@ def test_features_trained_on_the_data_itself_are_pointed_out():
 
 
 def test_the_server_gets_its_own_share_and_clients_do_not_hold_it():
-    plan = prepare(config.resolve("prism", {**TINY, "out": "x", "server_share": 0.1}))
+    plan = prepare(config.resolve("prism", {**TINY, "out": "x", "server_fraction": 0.1}))
     held = np.concatenate(plan.partition.indices)
     assert len(plan.partition.server) == pytest.approx(0.1 * len(plan.data.train), abs=1)
     assert not set(held) & set(plan.partition.server)
@@ -515,11 +518,11 @@ def test_fd_is_measured_along_the_way_and_the_best_round_is_kept(unbroken):
 
 
 def test_measuring_changes_no_bit_of_the_model_and_can_be_left_out(unbroken, tmp_path):
-    run = tiny("prism", tmp_path / "x", measure_every=0)
+    run = tiny("prism", tmp_path / "x", eval_every=0)
     assert not (run.folder / "best.safetensors").exists()
     assert not any("fd" in row for row in run.rows)
     assert vitrail.load(run.folder).sample(8).equal(vitrail.load(unbroken["prism"]).sample(8))
-    rarely = tiny("fedgan", tmp_path / "y", measure_every=2)
+    rarely = tiny("fedgan", tmp_path / "y", eval_every=2)
     assert ["fd" in row for row in rarely.rows] == [False, True, True]  # every second, and the last
 
 
@@ -555,10 +558,17 @@ def test_without_tensorboard_the_setting_is_refused_before_anything_is_written(t
 def named(tmp_path_factory):
     """Runs that make a classifier: one alone, one beside its generator."""
     folder = tmp_path_factory.mktemp("named")
-    common = {"data": "digits", "size": 8, "clients": 2, "server_share": 0.1, "workers": 1, "grids": 1}
-    gan = {"width": 4, "z": 8, "d_width": 4, "steps": 2, "classifier_rounds": 2, "classifier_steps": 15}
-    vitrail.train("fedavg", **common, rounds=3, local_steps=4, measure_every=1, out=str(folder / "fedavg"))
-    vitrail.train("psfedgan", **common, rounds=4, measure_every=2, out=str(folder / "psfedgan"), **gan)
+    common = {"data": "digits", "size": 8, "clients": 2, "server_fraction": 0.1, "workers": 1, "grids": 1}
+    gan = {
+        "width": 4,
+        "latent_dim": 8,
+        "d_width": 4,
+        "steps_per_message": 2,
+        "classifier_rounds": 2,
+        "classifier_steps": 15,
+    }
+    vitrail.train("fedavg", **common, rounds=3, local_steps=4, eval_every=1, out=str(folder / "fedavg"))
+    vitrail.train("psfedgan", **common, rounds=4, eval_every=2, out=str(folder / "psfedgan"), **gan)
     return folder
 
 

@@ -19,24 +19,24 @@ def problems(what, **values):
 def test_every_problem_is_reported_at_once_with_its_remedy():
     found = problems(
         "prism", clients=0, rounds="many", data="minst", partition="dirichlet", lr=-1, lerning_rate=1,
-        features="vgg", size=20, dropout=1.5, generator="huge", workers=0,
+        features="vgg", size=20, client_dropout=1.5, generator="huge", workers=0,
     )  # fmt: skip
     assert set(found) == {
-        "clients", "rounds", "data", "partition", "lr", "lerning_rate", "features", "size", "dropout", "generator", "workers",
+        "clients", "rounds", "data", "partition", "lr", "lerning_rate", "features", "size", "client_dropout", "generator", "workers",
     }  # fmt: skip
     assert "at least 1" in found["clients"]
     assert "whole number" in found["rounds"]
     assert "did you mean mnist?" in found["data"]
     assert "dirichlet:ALPHA" in found["partition"]
     assert "more than 0" in found["lr"]
-    assert "less than 1" in found["dropout"]
+    assert "less than 1" in found["client_dropout"]
     assert "vitrail-fashion" in found["features"]
     assert "'small', 'resnet', 'sngan' or 'dcgan'" in found["generator"]
 
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("clints", "clients"), ("partion", "partition"), ("local_step", "local_steps"), ("form", "from")],
+    [("clints", "clients"), ("partion", "partition"), ("local_step", "local_steps"), ("init_form", "init_from")],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known(wrong, right):
     assert problems("prism", **{wrong: 1})[wrong] == f"not a setting; did you mean {right}?"
@@ -62,7 +62,11 @@ def test_an_unknown_method_is_refused_with_the_nearest_known():
 
 @pytest.mark.parametrize(
     ("values", "setting"),
-    [({"per_round": 20}, "per_round"), ({"quorum": 11}, "quorum"), ({"per_round": 3, "quorum": 4}, "quorum")],
+    [
+        ({"clients_per_round": 20}, "per_round"),
+        ({"quorum": 11}, "quorum"),
+        ({"clients_per_round": 3, "quorum": 4}, "quorum"),
+    ],
 )
 def test_settings_that_contradict_each_other_are_refused(values, setting):
     assert set(problems("prism", **values)) == {setting}
@@ -70,7 +74,9 @@ def test_settings_that_contradict_each_other_are_refused(values, setting):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_resolved_settings_survive_a_trip_through_their_file(method, tmp_path):
-    settings = resolve(method, {"seed": 7, "partition": "skew:0.7", "per_round": 2, "from": "runs/x", "out": "o"})
+    settings = resolve(
+        method, {"seed": 7, "partition": "skew:0.7", "clients_per_round": 2, "init_from": "runs/x", "out": "o"}
+    )
     path = tmp_path / "settings.toml"
     path.write_text(to_toml(settings, "0"))
     assert resolve(str(path), {}) == settings

@@ -68,7 +68,7 @@ def test_generators_and_with_privacy_losses_stay(tmp_path, name, leaves):
 
 @pytest.mark.parametrize("wire", ["float32", "float16"])
 def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitivity(wire):
-    method, most = quick("dpfedgan, dp-fedavg", clip=0.05, lr=0.1, wire=wire), 0.0
+    method, most = quick("dpfedgan, dp-fedavg", max_update_norm=0.05, lr=0.1, wire_dtype=wire), 0.0
     server = method.server_init(Rng((1,)))
     starts = [{**server, "discriminator": server["discriminator"] * by} for by in (1, -1, 50, 1e15)]
     updates = [gan_answer(method, data, start)["discriminator"].astype(float) for start in starts for data in rivals()]
@@ -81,7 +81,7 @@ def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitiv
 
 @pytest.mark.parametrize("multiplier", [0.05, 20.0])
 def test_the_discriminator_moves_with_noise_of_the_stated_sigma(multiplier):
-    method = quick("dpfedgan", privacy="dp-fedavg", noise_multiplier=multiplier, clip=0.5, width=16)
+    method = quick("dpfedgan", privacy="dp-fedavg", noise_multiplier=multiplier, max_update_norm=0.5, width=16)
     server = method.server_init(Rng((1,)))
     total = np.linspace(-0.4, 0.4, server["discriminator"].size)
     after = method.finish_round(server, Sums({"discriminator": total}, 4), Rng((2,)))["discriminator"]

@@ -29,7 +29,7 @@ def sent(data):
 
 @pytest.mark.parametrize("weights", ["examples", "uniform"])
 def test_the_server_takes_the_mean_weighted_by_pictures(tmp_path, weights):
-    method = quick("fedgan", rounds=1, weights=weights)
+    method = quick("fedgan", rounds=1, weighting=weights)
     holds = {"a": np.arange(16), "b": np.arange(16, 64)}
     fed, _, traffic = federate(method, tmp_path, holds=holds)
     count = {"a": 16 / UNIT, "b": 48 / UNIT} if weights == "examples" else {"a": 1, "b": 1}
@@ -88,7 +88,7 @@ def test_a_client_that_lost_its_state_is_sent_everything_again(tmp_path):
 
 def test_a_step_equals_equations_two_and_three_written_plainly(tmp_path):
     """One batch, one epoch: replayed with torch alone from the same draws."""
-    method = quick("fedgan", batch=16)
+    method = quick("fedgan", batch_size=16)
     server = method.server_init(Rng((1,)))
     data, rng = digits().train.take(np.arange(16)), Rng((2,))
     parts = {n: server[n] for n in ("generator", "discriminator")}
@@ -116,7 +116,7 @@ def test_a_step_equals_equations_two_and_three_written_plainly(tmp_path):
 
 def test_half_precision_halves_the_bytes(tmp_path):
     full = federate(quick("fedgan", rounds=1), tmp_path / "a")[1][0]
-    half = federate(quick("fedgan", rounds=1, wire="float16"), tmp_path / "b")[1][0]
+    half = federate(quick("fedgan", rounds=1, wire_dtype="float16"), tmp_path / "b")[1][0]
     assert half.up["client-0"] < 0.52 * full.up["client-0"]
     assert half.down["client-0"] < 0.52 * full.down["client-0"]
 
@@ -150,7 +150,14 @@ def test_all_that_dp_sgd_sends_depends_on_pictures_through_noised_sums_alone(mon
 
 def test_without_noise_or_clipping_a_private_step_is_the_plain_one():
     """Every picture drawn, a bound that is never met, next to no noise: FedGAN's own step of D, and then of G."""
-    loose = {"sample_rate": 1.0, "clip": 1e4, "noise_multiplier": 1e-9, "dp_steps": 1, "d_steps": 1, "batch": 16}
+    loose = {
+        "sample_rate": 1.0,
+        "max_grad_norm": 1e4,
+        "noise_multiplier": 1e-9,
+        "dp_steps": 1,
+        "d_steps": 1,
+        "batch_size": 16,
+    }
     method = quick("fedgan", privacy="dp-sgd", lr=0.01, **loose)
     method = replace(method, task=replace(method.task, shape=(1, 16, 16)))  # large enough for GroupNorm
     draw = np.random.default_rng(1)
@@ -198,7 +205,7 @@ def test_dp_sgd_refuses_a_discriminator_with_batch_norm():
 
 @pytest.mark.parametrize("wire", ["float32", "float16"])
 def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitivity(wire):
-    method, most = quick("fedgan, dp-fedavg", clip=0.05, lr=0.1, wire=wire), 0.0
+    method, most = quick("fedgan, dp-fedavg", max_grad_norm=0.05, lr=0.1, wire_dtype=wire), 0.0
     server = method.server_init(Rng((1,)))
     starts = [{n: server[n] * np.float32(by) for n in NAMES} for by in (1, -1, 50, 1e15)]
     found = [gan_answer(method, data, start) for start in starts for data in rivals()]
@@ -212,7 +219,7 @@ def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitiv
 
 @pytest.mark.parametrize("multiplier", [0.05, 20.0])
 def test_networks_move_with_noise_of_the_stated_sigma_and_pictures_stay_pictures(multiplier):
-    method = quick("fedgan", privacy="dp-fedavg", noise_multiplier=multiplier, clip=0.5)
+    method = quick("fedgan", privacy="dp-fedavg", noise_multiplier=multiplier, max_grad_norm=0.5)
     server, declared = method.server_init(Rng((1,))), method.reply_spec()
     sums = Sums({n: np.full(declared[n].size, 0.1) for n in NAMES}, 4)
     after, noise = method.finish_round(server, sums, Rng((2,))), []

@@ -17,7 +17,7 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode
 
-EXACT = {"pictures": "float32"}
+EXACT = {"fake_dtype": "float32"}
 PRIVATE = {"privacy": "gradient", "epsilon": 9.8}
 
 
@@ -89,7 +89,7 @@ def test_a_critic_never_leaves(tmp_path):
 
 @pytest.mark.parametrize(("asked", "rounds", "turns"), [(1, 7, [3, 2, 2]), (2, 3, [2, 2, 2]), (3, 4, [4, 4, 4])])
 def test_turns_are_shared_out_evenly_and_are_what_the_noise_is_made_for(tmp_path, asked, rounds, turns):
-    method = quick("gswgan, gradient", rounds=rounds, asked=asked)
+    method = quick("gswgan, gradient", rounds=rounds, active_clients=asked)
     fed, outcomes, _ = federate(method, tmp_path)
     assert all(len(o.replied) == asked for o in outcomes)
     assert [fed.server["turns"][c] for c in sorted(shares())] == turns
@@ -99,7 +99,7 @@ def test_turns_are_shared_out_evenly_and_are_what_the_noise_is_made_for(tmp_path
 
 def test_nobody_is_asked_more_often_than_the_noise_was_made_for():
     """Two of three clients hold pictures: they do not take the third one's turns."""
-    method = quick("gswgan, gradient", rounds=6, asked=1)
+    method = quick("gswgan, gradient", rounds=6, active_clients=1)
     server, asked = method.server_init(Rng((1,))), []
     for t in range(6):
         server, who = method.start_round(server, ["a", "b"], Rng((2, t)))
@@ -108,7 +108,7 @@ def test_nobody_is_asked_more_often_than_the_noise_was_made_for():
         server = method.finish_round(server, Sums({"gradient": np.ones(8 * 64)}, 1) if who else Sums({}, 0), Rng((3,)))
         assert same(server["generator"], before) == (not who)
     assert asked == ["a", "b", "a", "b"]
-    plain = quick("gswgan", rounds=6, asked=1)
+    plain = quick("gswgan", rounds=6, active_clients=1)
     server, who = plain.start_round({**plain.server_init(Rng((1,))), "turns": {"a": 9, "b": 9}}, ["a", "b"], Rng((2,)))
     assert who == ["a"]  # without noise nothing is counted
 
@@ -135,7 +135,7 @@ def rivals():
 def test_no_two_data_sets_that_were_tried_move_an_answer_by_more_than_the_sensitivity(monkeypatch, clip):
     """Whatever a client holds, and whatever its critic has become."""
     monkeypatch.setattr(gswgan, "noised", lambda v, *_: v)
-    method, most = quick("gswgan", **PRIVATE, clip=clip, lr=0.05, **EXACT), 0.0
+    method, most = quick("gswgan", **PRIVATE, max_grad_norm=clip, lr=0.05, **EXACT), 0.0
     first = method.client_init("a", Rng((3,)))
     critics = [{**first, "critic": first["critic"] * by} for by in (1, -1, 1e3, 1e18, 0)]
     critics += [{**first, "critic": np.r_[1e3 * first["critic"][:-65], -1e3 * first["critic"][-65:]]}]  # the opposite
@@ -151,7 +151,7 @@ def test_no_two_data_sets_that_were_tried_move_an_answer_by_more_than_the_sensit
 
 @pytest.mark.parametrize("multiplier", [0.05, 5.0])
 def test_the_released_vector_has_noise_of_the_stated_sigma(monkeypatch, multiplier):
-    method = quick("gswgan", privacy="gradient", noise_multiplier=multiplier, batch=400, pool=400, **EXACT)
+    method = quick("gswgan", privacy="gradient", noise_multiplier=multiplier, batch_size=400, num_fakes=400, **EXACT)
     state, data = method.client_init("a", Rng((3,))), digits().train.take(np.arange(24))
     released = answer(method, state, data)
     monkeypatch.setattr(gswgan, "noised", lambda v, *_: v)
@@ -162,7 +162,7 @@ def test_the_released_vector_has_noise_of_the_stated_sigma(monkeypatch, multipli
 
 
 def test_noise_beyond_what_can_be_sent_is_cut_after_it_was_added(tmp_path):
-    method = quick("gswgan", privacy="gradient", noise_multiplier=1e5, rounds=1, wire="float16")
+    method = quick("gswgan", privacy="gradient", noise_multiplier=1e5, rounds=1, wire_dtype="float16")
     _, outcomes, traffic = federate(method, tmp_path)
     assert len(outcomes[0].replied) == 3
     sent = next(p.array() for p in decode(traffic.replies[0][1]).parts)
@@ -170,7 +170,7 @@ def test_noise_beyond_what_can_be_sent_is_cut_after_it_was_added(tmp_path):
 
 
 def test_epsilon_is_what_was_asked_for_and_opacus_agrees():
-    method = quick("gswgan", rounds=30, clients=10, asked=1, **PRIVATE)
+    method = quick("gswgan", rounds=30, clients=10, active_clients=1, **PRIVATE)
     assert method.max_replies == 3
     assert method.spent(3) == pytest.approx(9.8, abs=1e-3)
     assert method.spent(4) > 10.5
@@ -187,5 +187,5 @@ def test_in_deployment_noise_is_drawn_anew(monkeypatch):
     method = quick("gswgan", **PRIVATE)
     state, data = method.client_init("a", Rng((3,))), digits().train.take(np.arange(24))
     assert np.array_equal(answer(method, state, data), answer(method, state, data))
-    method = replace(method, task=replace(method.task, entropy="os"))
+    method = replace(method, task=replace(method.task, noise_source="os"))
     assert not np.array_equal(answer(method, state, data), answer(method, state, data))

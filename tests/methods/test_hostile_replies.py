@@ -171,7 +171,7 @@ def test_a_client_that_sends_the_largest_values_stops_no_round_and_excludes_nobo
     ("name", "part"), [("fullgan", "generators"), ("mdgan", "gradient"), ("mdgan", "discriminator")]
 )
 def test_a_float_beyond_its_range_is_refused_by_name_whoever_it_is_for(name, part, tmp_path):
-    method = quick(name, **({"wire": "float32"} if name == "mdgan" else {}))
+    method = quick(name, **({"wire_dtype": "float32"} if name == "mdgan" else {}))
 
     def spoil(t: int, client: str, answer: bytes) -> bytes:
         m = decode(answer)

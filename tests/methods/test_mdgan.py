@@ -17,7 +17,7 @@ from vitrail.utils.rng import Rng
 from vitrail.utils.state import load
 from vitrail.wire.message import decode
 
-EXACT = {"pictures": "float32", "wire": "float32"}
+EXACT = {"fake_dtype": "float32", "wire_dtype": "float32"}
 
 
 def sent(data):
@@ -130,7 +130,7 @@ def test_a_batch_that_serves_both_ends_travels_once(tmp_path):
 
 def test_after_a_swap_each_client_has_the_discriminator_of_another(tmp_path):
     """With a learning rate of nothing a discriminator can only change by being another's."""
-    method = quick("mdgan", rounds=3, swap_every=2, lr=1e-30, wire="float32")
+    method = quick("mdgan", rounds=3, swap_every=2, lr=1e-30, wire_dtype="float32")
     fed, _, traffic = federate(method, tmp_path, rounds=2)
     before = {c: kept(tmp_path, c)["discriminator"] for c in shares()}
     assert not any("heir" in parts for parts in told(traffic, 0).values())
@@ -148,7 +148,7 @@ def test_after_a_swap_each_client_has_the_discriminator_of_another(tmp_path):
 
 
 def test_a_discriminator_trains_on_where_it_came_to(tmp_path):
-    method = quick("mdgan", rounds=2, wire="float32")
+    method = quick("mdgan", rounds=2, wire_dtype="float32")
     fed, _, traffic = federate(method, tmp_path, rounds=1)
     heirs = {c: bytes(parts["heir"]).decode() for c, parts in told(traffic, 0).items()}
     sender = next(c for c, heir in heirs.items() if heir == "client-0")
@@ -171,7 +171,7 @@ def test_a_swap_costs_its_bytes_up_and_down(tmp_path):
 
 
 def test_a_client_that_was_away_finds_its_new_discriminator_when_it_comes_back(tmp_path):
-    method = quick("mdgan", rounds=4, swap_every=2, lr=1e-30, wire="float32")
+    method = quick("mdgan", rounds=4, swap_every=2, lr=1e-30, wire_dtype="float32")
     away = lambda t, c, d: Failure("asleep") if (t, c) == (2, "client-2") else d  # noqa: E731
     fed, _, traffic = federate(method, tmp_path, rounds=3, spoil=away)
     sender = next(c for c, parts in told(traffic, 1).items() if bytes(parts["heir"]) == b"client-2")
@@ -191,7 +191,7 @@ def test_discriminators_never_leave_where_swaps_are_off(tmp_path):
 def test_fakes_travel_with_the_bits_that_were_asked_for(tmp_path):
     down, up = {}, {}
     for pictures, wire in (("uint8", "float16"), ("float16", "float16"), ("float32", "float32")):
-        method = quick("mdgan", pictures=pictures, wire=wire, swap_every=0)
+        method = quick("mdgan", fake_dtype=pictures, wire_dtype=wire, swap_every=0)
         outcome = federate(method, tmp_path / pictures, rounds=1)[1][0]
         down[pictures], up[wire] = outcome.down["client-0"], outcome.up["client-0"]
     values = 16 * 8 * 8  # of a batch; two go down, one gradient comes up

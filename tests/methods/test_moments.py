@@ -18,8 +18,17 @@ from vitrail.wire.message import decode, encode, make_part
 
 
 def build(secure=0, clients=3, **settings):
-    chosen = {"local_steps": 2, "batch": 10, "features": "vitrail-fashion", "pool": 2, "rounds": 3, **settings}
-    return config.build_method(config.resolve("moments", chosen), Task((1, 8, 8), 10, 3, clients, secure=secure))
+    chosen = {
+        "local_steps": 2,
+        "batch_size": 10,
+        "features": "vitrail-fashion",
+        "pool_size": 2,
+        "rounds": 3,
+        **settings,
+    }
+    return config.build_method(
+        config.resolve("moments", chosen), Task((1, 8, 8), 10, 3, clients, secagg_threshold=secure)
+    )
 
 
 def test_clients_are_asked_once_and_the_server_goes_on_alone(tmp_path):
@@ -119,8 +128,8 @@ def test_secure_sums_have_room_for_as_many_pictures_as_is_said():
     """A client of 40 pictures of one class: counted whole where `most` allows it, cut where it does not."""
     some = digits().train.take(np.flatnonzero(digits().train.labels == 3)[:40])
     for most, counted in ((64, 40), (8, 8)):
-        method = quick("moments", privacy="none", most=most)
-        method = replace(method, task=replace(method.task, secure=2))
+        method = quick("moments", privacy="none", max_per_class=most)
+        method = replace(method, task=replace(method.task, secagg_threshold=2))
         _, reply = method.client_round({}, ServerMessage(0, {}), some, Rng((1,)))
         rows = reply.parts["sums"].reshape(10, -1)
         assert rows[3, 0] / summary_of(method).count == counted

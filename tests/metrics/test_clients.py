@@ -22,8 +22,8 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.state import load as load_state
 
 TINY = {
-    "data": "digits", "size": 8, "partition": "domains:invert,blur", "rounds": 1, "width": 4, "latent": 8,
-    "workers": 1, "measure_every": 0, "grids": 0, "labels": "ignore", "clients": 2, "seed": 3,
+    "data": "digits", "size": 8, "partition": "domains:invert,blur", "rounds": 1, "width": 4, "latent_dim": 8,
+    "workers": 1, "eval_every": 0, "grids": 0, "labels": "ignore", "clients": 2, "seed": 3,
 }  # fmt: skip
 
 

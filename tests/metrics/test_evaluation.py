@@ -228,18 +228,18 @@ def test_a_model_file_is_measured_at_its_own_size_against_the_data_it_names(mode
 
 
 def test_a_model_is_judged_by_the_pictures_that_its_own_run_held_out(tmp_path):
-    run = vitrail.train("fedgan", data="digits", size=8, clients=2, rounds=1, width=4, z=8, held_out=0.05,
+    run = vitrail.train("fedgan", data="digits", size=8, clients=2, rounds=1, width=4, latent_dim=8, test_fraction=0.05,
                         workers=1, out=str(tmp_path / "run"))  # fmt: skip
     alone = tmp_path / "alone.safetensors"
     alone.write_bytes((run.folder / "model.safetensors").read_bytes())
     data, _ = evaluate_stored(alone, families=["pixels"], n=20)
-    trained = {p.tobytes() for p in load_data("digits", size=8, held_out=0.05).train.pixels}
+    trained = {p.tobytes() for p in load_data("digits", size=8, test_fraction=0.05).train.pixels}
     assert not any(p.tobytes() in trained for p in data.test.pixels)
 
 
 def test_a_model_in_another_runs_folder_is_not_taken_for_that_runs(model, tmp_path):
     other = tmp_path / "other"
-    vitrail.train("fedgan", data=f"npz:{_npz(tmp_path)}", size=8, clients=2, rounds=1, width=4, z=8, workers=1,
+    vitrail.train("fedgan", data=f"npz:{_npz(tmp_path)}", size=8, clients=2, rounds=1, width=4, latent_dim=8, workers=1,
                   out=str(other))  # fmt: skip
     (other / "mine.safetensors").write_bytes(model.read_bytes())
     data, _ = evaluate_stored(other / "mine.safetensors", families=["pixels"], n=20)
@@ -258,9 +258,9 @@ def _npz(tmp_path):
 
 
 def test_a_model_started_from_another_is_ranked_by_what_neither_was_trained_against(tmp_path):
-    small = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "local_steps": 1, "batch": 10, "workers": 1}
-    vitrail.train("prism", features="vitrail-cifar", out=str(tmp_path / "a"), measure_every=0, **small)
-    plan = prepare(resolve("prism", {**small, "from": str(tmp_path / "a"), "out": str(tmp_path / "b")}))
+    small = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "local_steps": 1, "batch_size": 10, "workers": 1}
+    vitrail.train("prism", features="vitrail-cifar", out=str(tmp_path / "a"), eval_every=0, **small)
+    plan = prepare(resolve("prism", {**small, "init_from": str(tmp_path / "a"), "out": str(tmp_path / "b")}))
     assert set(plan.against) == {"vitrail-cifar", "vitrail-fashion"}
 
 

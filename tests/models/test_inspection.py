@@ -23,7 +23,7 @@ from vitrail.utils import state
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
-TINY = {"data": "digits", "size": 8, "clients": 3, "batch": 10, "rounds": 1, "workers": 1}
+TINY = {"data": "digits", "size": 8, "clients": 3, "batch_size": 10, "rounds": 1, "workers": 1}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,9 @@ def prism(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fedgan(tmp_path_factory):
-    return vitrail.train("fedgan", **TINY, width=4, z=8, out=str(tmp_path_factory.mktemp("show") / "fedgan")).folder
+    return vitrail.train(
+        "fedgan", **TINY, width=4, latent_dim=8, out=str(tmp_path_factory.mktemp("show") / "fedgan")
+    ).folder
 
 
 def text(found, width=200):

@@ -23,7 +23,7 @@ from vitrail.models.onnx_export import check_installed, export_onnx
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
-TINY = {"data": "digits", "size": 8, "clients": 3, "batch": 10, "rounds": 1, "workers": 1, "measure_every": 0}
+TINY = {"data": "digits", "size": 8, "clients": 3, "batch_size": 10, "rounds": 1, "workers": 1, "eval_every": 0}
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +65,10 @@ def test_pictures_are_those_of_sample_whatever_their_number(run, exported, n):
 @pytest.mark.parametrize(
     ("method", "labels", "settings"),
     [
-        ("fedgan", 10, {"width": 4, "z": 8}),
+        ("fedgan", 10, {"width": 4, "latent_dim": 8}),
         ("prism", 0, {"generator": "dcgan", "width": 0.1}),
-        ("padpaf", 10, {"width": 4, "latent": 8, "label_maps": "federated"}),
-        ("padpaf", 0, {"width": 4, "latent": 8}),
+        ("padpaf", 10, {"width": 4, "latent_dim": 8, "label_maps": "federated"}),
+        ("padpaf", 0, {"width": 4, "latent_dim": 8}),
     ],
     ids=["ordinary weights", "masked, without labels", "content", "content, without labels"],
 )

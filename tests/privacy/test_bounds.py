@@ -50,7 +50,7 @@ def thetas(size):
 
 def test_no_theta_moves_what_leaves_further_than_the_sensitivity(monkeypatch):
     without_noise(monkeypatch)
-    method = quick("prism", update_norm=0.7, clip=1e-6, **MASKS)
+    method = quick("prism", max_update_norm=0.7, theta_clip=1e-6, **MASKS)
     s_t = scores.first(3, method.size, "normal", 1.0)
     theta_t = torch.from_numpy(scores.theta(s_t))
     out = [prism_privacy.noised_theta(method, t, s_t, seeded(Rng((1,)))).double() for t in thetas(method.size)]
@@ -63,7 +63,7 @@ def test_no_theta_moves_what_leaves_further_than_the_sensitivity(monkeypatch):
 @pytest.mark.parametrize("bad", BAD)
 def test_every_element_of_theta_is_noised_whatever_training_gave(privacy, bad):
     method = quick(
-        "prism", privacy=privacy, noise_multiplier=0.01, update_norm=0.5, epsilon=50 if privacy == "paper" else None
+        "prism", privacy=privacy, noise_multiplier=0.01, max_update_norm=0.5, epsilon=50 if privacy == "paper" else None
     )
     s_t = np.zeros(method.size, np.int16)  # θ_t = 1/2, far from the clip
     theta = torch.full((method.size,), 0.5)
@@ -201,7 +201,7 @@ def test_no_weights_that_a_server_sends_make_an_update_longer_than_the_clip(name
 def test_no_fakes_that_a_server_sends_make_a_gradient_longer_than_the_clip(monkeypatch, value, lr):
     from vitrail.methods import gswgan
 
-    method = quick("gswgan, gradient", pictures="float32")
+    method = quick("gswgan, gradient", fake_dtype="float32")
     method = replace(method, lr=lr) if lr else method
     state, message = method.client_init("a", Rng((3,))), ServerMessage(0, told(method, value))
     (some, *_) = rivals()

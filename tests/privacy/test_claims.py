@@ -19,8 +19,8 @@ from vitrail.utils import state as store
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import Key
 
-SMALL = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "grids": 0, "measure_every": 0}
-GAN = {**SMALL, "width": 4, "z": 8, "batch": 64, "d_norm": "group"}
+SMALL = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "grids": 0, "eval_every": 0}
+GAN = {**SMALL, "width": 4, "latent_dim": 8, "batch_size": 64, "d_norm": "group"}
 DP_SGD = {"privacy": "dp-sgd", "epsilon": 1.0}
 
 
@@ -36,7 +36,7 @@ def starts(tmp_path_factory):
 
 def claimed(start, **more):
     """The claim of a run with DP-SGD at ε = 1 that starts from another."""
-    return opening(prepare(resolve("fedgan", {**GAN, **DP_SGD, "from": str(start), "out": "-", **more})))
+    return opening(prepare(resolve("fedgan", {**GAN, **DP_SGD, "init_from": str(start), "out": "-", **more})))
 
 
 def test_a_start_that_was_not_private_makes_the_new_run_not_private(starts, tmp_path):
@@ -62,7 +62,7 @@ def test_a_start_whose_noise_follows_from_the_same_seed_is_no_composition(starts
     """The same seed draws the same noise, and the difference of two releases would have none."""
     found = claimed(starts / "examples")
     assert not found["private"]
-    assert "whose noise follows from the same seed: use another than seed=0, or entropy=os" in found["says"]
+    assert "whose noise follows from the same seed: use another than seed=0, or noise_source=os" in found["says"]
     second = vitrail.train("fedgan", out=str(tmp_path / "2"), start=str(starts / "examples"), seed=1, **GAN, **DP_SGD)
     assert not claimed(second.folder, seed=0)["private"], "nor may a third run draw the noise of the first again"
     assert claimed(second.folder, seed=2)["private"]
@@ -110,14 +110,21 @@ def unsigned(path):
 
 @pytest.mark.parametrize("method", ["psfedgan", "fullgan"])
 def test_a_classifier_that_saw_the_servers_images_without_noise_says_so(method, tmp_path):
-    tiny = {"classifier_rounds": 1, "classifier_steps": 1, "d_width": 4, "steps": 1, "rounds": 2, "batch": 8}
-    how = {**GAN, **tiny, **DP_SGD, "server_share": 0.1}
+    tiny = {
+        "classifier_rounds": 1,
+        "classifier_steps": 1,
+        "d_width": 4,
+        "steps_per_message": 1,
+        "rounds": 2,
+        "batch_size": 8,
+    }
+    how = {**GAN, **tiny, **DP_SGD, "server_fraction": 0.1}
     how.pop("d_norm")
     run = vitrail.train(method, out=str(tmp_path / "run"), **how)
     assert "ε = 1 at" in vitrail.load(run.folder).about["privacy"]
     said = vitrail.load_classifier(run.folder).about["privacy"]
     assert said.startswith("not private: it was trained on the ")
-    alone = vitrail.train(method, out=str(tmp_path / "alone"), **{**how, "server_share": 0.0})
+    alone = vitrail.train(method, out=str(tmp_path / "alone"), **{**how, "server_fraction": 0.0})
     assert "ε = 1 at" in vitrail.load_classifier(alone.folder).about["privacy"], "without such images it follows from D"
 
 
@@ -133,21 +140,21 @@ def test_in_a_deployment_noise_comes_from_the_operating_system_unless_told_other
 
 
 def test_in_a_deployment_noise_from_the_seed_is_not_private(tmp_path):
-    settings = _settings({"settings": "moments clients=2 size=8 entropy=seed", "out": str(tmp_path / "x")})
+    settings = _settings({"settings": "moments clients=2 size=8 noise_source=seed", "out": str(tmp_path / "x")})
     found = opening(deployed(settings, FACTS))
     assert found["private"] is False
     assert "which the server knows" in found["says"]
 
 
 def test_a_deployment_that_was_begun_with_noise_from_the_seed_continues_with_it(tmp_path):
-    begun = resolve("moments", {"clients": 2, "size": 8, "entropy": "seed", "out": str(tmp_path)})
+    begun = resolve("moments", {"clients": 2, "size": 8, "noise_source": "seed", "out": str(tmp_path)})
     (tmp_path / "settings.toml").write_text(vitrail.experiment.settings.to_toml(begun, "0.1.0"))
     assert _settings({"settings": "moments clients=2 size=8", "out": str(tmp_path)}).entropy == "seed"
 
 
 @pytest.mark.parametrize(("entropy", "words"), [("seed", "noise from the seed"), ("os", "the operating system")])
 def test_a_simulation_says_that_it_is_one(entropy, words):
-    found = opening(prepare(resolve("moments", {**SMALL, "entropy": entropy, "out": "-"})))
+    found = opening(prepare(resolve("moments", {**SMALL, "noise_source": entropy, "out": "-"})))
     assert found["simulated"] is True
     assert found["says"].startswith("simulated, with noise from")
     assert words in found["says"]
@@ -155,7 +162,7 @@ def test_a_simulation_says_that_it_is_one(entropy, words):
 
 
 def test_a_private_run_keeps_no_best_round_and_its_ledger_says_what_was_selected(tmp_path):
-    how = {**SMALL, "measure_every": 1, "rounds": 2, "local_steps": 1, "batch": 10}
+    how = {**SMALL, "eval_every": 1, "rounds": 2, "local_steps": 1, "batch_size": 10}
     run = vitrail.train("moments", out=str(tmp_path / "private"), **how)
     assert any("fd" in row for row in run.rows)
     assert not (run.folder / "best.safetensors").exists()
@@ -174,7 +181,7 @@ def test_a_private_run_keeps_no_best_round_and_its_ledger_says_what_was_selected
 
 @pytest.fixture
 def run(tmp_path):
-    return vitrail.train("moments", out=str(tmp_path / "run"), **{**SMALL, "local_steps": 1, "batch": 10})
+    return vitrail.train("moments", out=str(tmp_path / "run"), **{**SMALL, "local_steps": 1, "batch_size": 10})
 
 
 def rechained(path, change, **how):
@@ -244,7 +251,7 @@ def test_a_ledger_of_another_key_is_refused_by_whoever_knows_the_right_one(run):
 
 def test_a_closing_entry_must_count_the_answers_that_its_rounds_record(tmp_path):
     run = vitrail.train("prism", privacy="mask-update", epsilon=9.8, out=str(tmp_path / "run"),
-                        **{**SMALL, "rounds": 2, "local_steps": 1, "batch": 10})  # fmt: skip
+                        **{**SMALL, "rounds": 2, "local_steps": 1, "batch_size": 10})  # fmt: skip
     (run.folder / "model.safetensors").unlink()
 
     def fewer(entry):
@@ -300,7 +307,15 @@ def test_more_rounds_than_were_planned_are_refused(run):
 def test_a_secure_sum_that_was_asked_for_twice_counts_twice_and_is_read(tmp_path):
     """After a void round everyone is asked again, with new noise: more answers than were planned."""
 
-    how = {**SMALL, "clients": 3, "rounds": 5, "local_steps": 1, "batch": 10, "secure": 3, "dropout": 0.1}
+    how = {
+        **SMALL,
+        "clients": 3,
+        "rounds": 5,
+        "local_steps": 1,
+        "batch_size": 10,
+        "secagg_threshold": 3,
+        "client_dropout": 0.1,
+    }
     run = vitrail.train("moments", out=str(tmp_path / "run"), **how)
     void = [bool(row["void"]) for row in run.rows].index(False)  # rounds before the sum was opened
     closing = read_run_ledger(run.folder).entries[-1]
@@ -352,7 +367,9 @@ def test_a_finished_run_of_0_1_0_that_is_resumed_has_one_closing_entry(run):
 
 
 def test_the_model_file_must_be_the_one_that_the_ledger_names(run, tmp_path):
-    other = vitrail.train("moments", out=str(tmp_path / "other"), **{**SMALL, "local_steps": 1, "batch": 10, "seed": 5})
+    other = vitrail.train(
+        "moments", out=str(tmp_path / "other"), **{**SMALL, "local_steps": 1, "batch_size": 10, "seed": 5}
+    )
     tree, theirs = (store.load(folder / "model.safetensors") for folder in (run.folder, other.folder))
     store.save(run.folder / "model.safetensors", {**tree, "model": theirs["model"]})
     with pytest.raises(vitrail.utils.errors.Malformed, match="is not the model that its closing entry names"):
@@ -376,7 +393,7 @@ class Stops:
 
 @pytest.fixture
 def interrupted(tmp_path):
-    how = {**SMALL, "rounds": 3, "local_steps": 1, "batch": 10, "privacy": "mask-update", "epsilon": 9.8}
+    how = {**SMALL, "rounds": 3, "local_steps": 1, "batch_size": 10, "privacy": "mask-update", "epsilon": 9.8}
     with pytest.raises(KeyboardInterrupt):
         vitrail.train("prism", out=str(tmp_path / "run"), watch=Stops(), **how)
     return tmp_path / "run"

@@ -50,8 +50,8 @@ def test_a_changed_line_shows(ledger, how):
 
 
 def test_lines_cut_off_at_the_end_show_by_the_model_file(tmp_path):
-    run = vitrail.train("moments", data="digits", size=8, rounds=2, local_steps=1, batch=10, workers=1, grids=0,
-                        measure_every=0, out=str(tmp_path / "run"))  # fmt: skip
+    run = vitrail.train("moments", data="digits", size=8, rounds=2, local_steps=1, batch_size=10, workers=1, grids=0,
+                        eval_every=0, out=str(tmp_path / "run"))  # fmt: skip
     checked = read_run_ledger(run.folder)
     entries = checked.entries
     assert [e["kind"] for e in entries] == ["opening", "round", "closing"]
@@ -65,12 +65,12 @@ def test_lines_cut_off_at_the_end_show_by_the_model_file(tmp_path):
         read_run_ledger(run.folder)
 
 
-SMALL = {"data": "digits", "size": 8, "local_steps": 1, "batch": 10, "clients": 3, "workers": 1, "grids": 0}
+SMALL = {"data": "digits", "size": 8, "local_steps": 1, "batch_size": 10, "clients": 3, "workers": 1, "grids": 0}
 
 
 def test_noise_of_the_operating_system_is_never_the_same_twice_and_the_ledger_says_where_it_came_from(tmp_path):
     runs = [
-        vitrail.train("moments", entropy=e, rounds=1, measure_every=0, out=str(tmp_path / str(i)), **SMALL)
+        vitrail.train("moments", noise_source=e, rounds=1, eval_every=0, out=str(tmp_path / str(i)), **SMALL)
         for i, e in enumerate(("os", "os", "seed", "seed"))
     ]
     sums = [load(run.folder / "checkpoint.safetensors")["federation"]["server"]["sums"] for run in runs]
@@ -107,7 +107,7 @@ def test_after_a_restart_no_round_stands_twice(tmp_path):
         def end(self, *_): ...
 
     with pytest.raises(Killed):
-        vitrail.train("prism", privacy="mask-update", epsilon=9.8, rounds=3, measure_every=0, watch=Watch(),
+        vitrail.train("prism", privacy="mask-update", epsilon=9.8, rounds=3, eval_every=0, watch=Watch(),
                       out=str(tmp_path / "run"), **SMALL)  # fmt: skip
     assert [e["kind"] for e in read(tmp_path / "run/ledger.json")] == ["opening", "round", "round"]
     run = vitrail.resume(tmp_path / "run")

@@ -53,7 +53,7 @@ def plan_for(folder: Path, labels: str) -> Plan:
     given = {
         "data": f"folder:{folder}",
         "size": 8,
-        "held_out": 0.5,
+        "test_fraction": 0.5,
         "clients": 1,
         "labels": labels,
         "out": str(folder / "run"),

@@ -30,7 +30,7 @@ def built(name, rounds=3, **settings):
         method = quick("moments", rounds, epsilon=9.8, **settings)
     else:
         method = quick(name, rounds, **settings)
-    task = replace(method.task, entropy="os", secure=2 if name == "moments, secure" else 0)
+    task = replace(method.task, noise_source="os", secagg_threshold=2 if name == "moments, secure" else 0)
     return replace(method, task=task)
 
 
@@ -106,7 +106,7 @@ def test_noise_that_others_add_counts_only_where_it_is_named(name):
 @pytest.mark.parametrize("name", ALL)
 def test_noise_from_the_seed_hides_nothing_from_the_server(name):
     method = built(name)
-    seeded = replace(method, task=replace(method.task, entropy="seed"))
+    seeded = replace(method, task=replace(method.task, noise_source="seed"))
     policy = Policy((accepted_as(name, method),), max_epsilon=1e6)
     assert "the run's seed, which the server knows" in refusal(policy, seeded)
     assert not refusal(replace(policy, require_entropy="any"), seeded)
@@ -116,7 +116,7 @@ def test_noise_from_the_seed_hides_nothing_from_the_server(name):
 @pytest.mark.parametrize("epsilon", [0.1, 9.8, 50.0])
 def test_the_papers_noise_never_counts(epsilon):
     method = quick("prism", privacy="paper", epsilon=epsilon)
-    method = replace(method, task=replace(method.task, entropy="os"))
+    method = replace(method, task=replace(method.task, noise_source="os"))
     for policy in (Policy(max_epsilon=1e9), Policy(least_unit="example"), Policy(MECHANISMS)):
         assert "rests on an assumption" in refusal(policy, method)
     assert not refusal(Policy(), method)
@@ -129,29 +129,29 @@ def test_a_run_without_noise_is_refused_by_whoever_asks_for_some(name):
     for policy in (Policy(max_epsilon=1e9), Policy(least_unit="example"), Policy(("moments",))):
         assert "it adds no noise" in refusal(policy, method)
     assert not refusal(Policy(), method)
-    assert "secure=N" in refusal(Policy(require_secure=True), method)
+    assert "secagg_threshold=N" in refusal(Policy(require_secure=True), method)
 
 
 def test_secure_sums_without_noise_must_be_named():
-    summed = Adds(Task((1, 8, 8), 0, 3, 5, secure=3, entropy="os"))
+    summed = Adds(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3, noise_source="os"))
     policy = Policy(("none",), require_secure=True)
     assert not refusal(policy, summed)
     assert "it adds no noise" in refusal(Policy(require_secure=True), summed)
-    assert "numbers singly" in refusal(policy, Adds(Task((1, 8, 8), 0, 3, 5, entropy="os")))
+    assert "numbers singly" in refusal(policy, Adds(Task((1, 8, 8), 0, 3, 5, noise_source="os")))
 
 
 def test_secure_sums_whose_masks_follow_from_the_seed_are_refused():
     """The server knows the seed and could derive every mask."""
-    summed = Adds(Task((1, 8, 8), 0, 3, 5, secure=3))
+    summed = Adds(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3))
     assert "the run's seed, which the server knows" in refusal(Policy(require_secure=True), summed)
-    private = replace(built("moments, alone"), task=Task((1, 8, 8), 10, 3, 3, secure=2))
+    private = replace(built("moments, alone"), task=Task((1, 8, 8), 10, 3, 3, secagg_threshold=2))
     assert "the run's seed, which the server knows" in refusal(Policy(require_secure=True), private)
 
 
 def test_accept_moments_refuses_shares_of_a_noise_that_all_clients_add():
     """A server with 999 clients of its own would read the one other client's sums at ε = 66."""
     run = quick("moments", clients=1000, epsilon=1.0)
-    run = replace(run, task=replace(run.task, entropy="os", secure=1000))
+    run = replace(run, task=replace(run.task, noise_source="os", secagg_threshold=1000))
     own = epsilon([(Noise(run.mechanism.noise.multiplier / math.sqrt(1000), discrete=True), 1)], 1e-5)
     assert own == pytest.approx(66.3, abs=0.1)
     assert refusal(Policy(("moments",), max_epsilon=1.01), run)
@@ -287,7 +287,7 @@ def test_a_server_that_asks_again_and_again_gets_what_it_planned(tmp_path):
 
 def test_secure_sums_open_under_a_policy_that_requires_them(tmp_path):
     method = secure(Adds(), 3)
-    method = replace(method, task=replace(method.task, entropy="os"))
+    method = replace(method, task=replace(method.task, noise_source="os"))
     demands = Policy(("none",), require_secure=True)
     _, outcomes = played(method, tmp_path, {f"client-{k}": demands for k in range(5)})
     assert not outcomes[0].excluded
@@ -298,7 +298,7 @@ def test_secure_sums_open_under_a_policy_that_requires_them(tmp_path):
     ("name", "changed", "says"),
     [
         ("fedgan, dp-fedavg", {}, "noise of others counts only where accept names dp-fedavg"),
-        ("moments, alone", {"entropy": "seed"}, "the run's seed, which the server knows"),
+        ("moments, alone", {"noise_source": "seed"}, "the run's seed, which the server knows"),
     ],
 )
 def test_a_budget_alone_refuses_server_noise_and_seeded_noise(tmp_path, monkeypatch, name, changed, says):

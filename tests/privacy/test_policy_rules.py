@@ -18,7 +18,7 @@ def runs():
 
     def of(name, entropy="os", secure=0, given=0, **settings):
         method = quick(name, **settings)
-        return replace(method, task=replace(method.task, entropy=entropy, secure=secure)), given
+        return replace(method, task=replace(method.task, noise_source=entropy, secagg_threshold=secure)), given
 
     return {
         "moments": of("moments", epsilon=4.0),
@@ -36,7 +36,7 @@ def runs():
         "dp-sgd": of("psfedgan, dp-sgd", noise_multiplier=4.0),
         "dp-sgd, with labels": of("psfedgan, dp-sgd", noise_multiplier=4.0, label_sets="public"),
         "dp-fedavg": of("fedgan, dp-fedavg", epsilon=4.0),
-        "sums without noise": (Adds(Task((1, 8, 8), 0, 3, 5, secure=3, entropy="os")), 0),
+        "sums without noise": (Adds(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3, noise_source="os")), 0),
     }
 
 
@@ -54,8 +54,8 @@ def refused(demands, run):
 
 
 ONE_EACH = {  # a rule: a policy, a run that it refuses by this rule alone, and one that it accepts
-    "secure": ({"require_secure": True}, "moments", "prism, sums of masks"),
-    "entropy": ({"accept": "moments"}, "moments, seeded", "moments"),
+    "secagg_threshold": ({"require_secure": True}, "moments", "prism, sums of masks"),
+    "noise_source": ({"accept": "moments"}, "moments, seeded", "moments"),
     "noise": ({"max_epsilon": 5}, "moments, without noise", "moments"),
     "assumption": ({"max_epsilon": 1e9}, "paper", "moments"),
     "public": ({"least_unit": "example"}, "dp-sgd, with labels", "dp-sgd"),

@@ -128,13 +128,13 @@ def test_only_settings_that_differ_are_named(tmp_path):
     runs = read_runs(
         [
             make_run(tmp_path / "a", settings={"sampling": "stratified", "seed": 0}),
-            make_run(tmp_path / "b", settings={"sampling": "stratified", "seed": 1, "per_round": 2}),
+            make_run(tmp_path / "b", settings={"sampling": "stratified", "seed": 1, "clients_per_round": 2}),
             make_run(tmp_path / "c", settings={"method": "fedgan", "sync": "g", "workers": 2}),
         ],
         96,
     )
     assert differing(runs) == ["seed", "per_round"]  # neither sync, which one method has, nor workers
-    assert [r[2] for r in comparison_tables(runs)[0].rows] == ["seed=0", "seed=1, per_round=2", "seed=0"]
+    assert [r[2] for r in comparison_tables(runs)[0].rows] == ["seed=0", "seed=1, clients_per_round=2", "seed=0"]
 
 
 def test_distances_by_different_rulers_come_with_a_caution(tmp_path):

@@ -91,15 +91,15 @@ def adapt(
     domains = parse_partition(to).domains
     if not place.settings.exists() or not domains:
         raise VitrailError(f"adapt {run} --to {to}: give a padpaf run's folder, and new clients such as domains:new3")
-    few = {"per_round": None, "quorum": 1}  # of the earlier run, which had other clients
-    asked = {"partition": to, "clients": len(domains), "rounds": rounds, "measure_every": 0, **few, **(overrides or {})}
+    few = {"clients_per_round": None, "quorum": 1}  # of the earlier run, which had other clients
+    asked = {"partition": to, "clients": len(domains), "rounds": rounds, "eval_every": 0, **few, **(overrides or {})}
     about = {"from": str(run), "to": to, "rounds": rounds, "samples": samples, "overrides": overrides or {}}
     curves = _kept(out, about)
     out.mkdir(parents=True, exist_ok=True)
     starts: dict[str, str | None] = {"adapted": str(run)} | ({"from scratch": None} if scratch else {})
     for name, start in starts.items():
         folder = RunDir(out / name.replace(" ", "-"))
-        settings = config.resolve(str(place.settings), {**asked, "from": start, "out": str(folder.path)})
+        settings = config.resolve(str(place.settings), {**asked, "init_from": start, "out": str(folder.path)})
         settings, data, shares = load_and_partition(settings)
         views = views_of(data, shares, settings.seed, shares.names)
         ruler = choose_ruler(data.name, [])

@@ -87,8 +87,8 @@ def learn_maps(
     phi_s = {name: trained.style(name, x) for name, x in first.items()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.child("networks").seed())  # torch's layers draw from the global state
-        content = LatentMap(trained.content(torch.cat(list(first.values()))), method.latent, method.task.classes)
-        style = {name: LatentMap(phi, method.latent) for name, phi in phi_s.items()}
+        content = LatentMap(trained.content(torch.cat(list(first.values()))), method.latent_dim, method.task.classes)
+        style = {name: LatentMap(phi, method.latent_dim) for name, phi in phi_s.items()}
     maps = Maps(trained, content, style, [])
     parameters = [p for net in (content, *style.values()) for p in net.parameters()]
     optimizer = torch.optim.Adam(parameters, 2e-3)

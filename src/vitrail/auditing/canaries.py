@@ -100,7 +100,7 @@ class MomentsTarget:
     def __init__(self, target: Target) -> None:
         method: Any = target.plan.method
         # All that follows the release is computed from it, so it is cut short.
-        short = {"local_steps": 1, "batch": 2} if target.plan.settings.method == "prism" else {}
+        short = {"local_steps": 1, "batch_size": 2} if target.plan.settings.method == "prism" else {}
         self.method: Any = replace(method, **short) if short else method
         self.summary, self.kinds = summary_of(self.method), max(method.task.classes, 1)
         self.sigma = method.mechanism.sigma if method.mechanism else 0.0

@@ -75,7 +75,7 @@ def compare(
 ) -> tuple[list[Case], list[Tensor]]:
     """Each eavesdropper on one user beside the cloud, and the pictures of all, the cloud's first."""
     labels = cloud["labels"]
-    z = torch.randn(PICTURES, run.z, generator=rng.child(user).torch()).to(run.task.device)
+    z = torch.randn(PICTURES, run.latent_dim, generator=rng.child(user).torch()).to(run.task.device)
     y = torch.tensor(labels).repeat(-(-PICTURES // len(labels)))[:PICTURES] if labels else None
 
     def draws(G: nn.Module) -> Tensor:
@@ -124,5 +124,7 @@ def _note(run: PsFedGan, rounds: int, as_before: bool | None) -> str:
     if as_before:
         played += ", and ended with the run's own G_s, to the bit"
     elif as_before is False:
-        played += ". They ended elsewhere than the run did (keys of entropy=os are drawn anew; machines may differ)"
+        played += (
+            ". They ended elsewhere than the run did (keys of noise_source=os are drawn anew; machines may differ)"
+        )
     return f"{played}. {PICTURES} pictures of each; in NMSE and SSIM their brightness goes from 0 to 1"

@@ -1,7 +1,7 @@
 """A run of PS-FedGAN played once more from its settings, for those who listen to some of its users.
 
 Users do not depend on each other, so only these are asked. Keys and noise come from the run's seed, as they did, and
-so do the messages: the same bits. With entropy=os they are drawn anew, which makes another run of the same kind.
+so do the messages: the same bits. With noise_source=os they are drawn anew, which makes another run of the same kind.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def overhear(
     under_way: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory(prefix="vitrail-audit-") as folder:
         crew = SimulatedClients(run, plan.id, root, holds, Path(folder))
-        engine = SimulationEngine(crew, plan.data.train, dropout=s.dropout)
+        engine = SimulationEngine(crew, plan.data.train, dropout=s.client_dropout)
 
         def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
             for client, answer in engine.ask(requests):
@@ -84,7 +84,7 @@ def overhear(
 
         for t in range(rounds):
             tell(f"eavesdroppers: round {t + 1} of {rounds}")
-            asked = select_clients(plan.clients, s.per_round or len(plan.clients), root.child("choose", t))
+            asked = select_clients(plan.clients, s.clients_per_round or len(plan.clients), root.child("choose", t))
             fed, _ = run_round(run, fed, plan.id, [c for c in asked if c in wire.users], ask, root, tell=kept)
     if not wire.listening:
         raise VitrailError(

@@ -116,8 +116,14 @@ def _shadow(
 
 
 def _settings(of: Settings, folder: str, rounds: int, s: int) -> Settings:
-    small = {"clients": CLIENTS, "partition": "iid", "per_round": None, "server_share": 0.0, "dropout": 0.0}
-    more = {"quorum": 1, "rounds": rounds, "seed": of.seed + 1 + s, "start": None, "out": folder}
+    small = {
+        "clients": CLIENTS,
+        "partition": "iid",
+        "clients_per_round": None,
+        "server_fraction": 0.0,
+        "client_dropout": 0.0,
+    }
+    more = {"quorum": 1, "rounds": rounds, "seed": of.seed + 1 + s, "init_from": None, "out": folder}
     return of.model_copy(update={**small, **more})
 
 

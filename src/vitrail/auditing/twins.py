@@ -29,7 +29,10 @@ ABOUT = "twin clients whose data differ by one unit, told apart by whole replies
 LITTLE = 100  # times less noise, where the auditor learns what to look for
 LEARNED = 6  # replies of each twin that it learns from
 AROUND, NAME = 16, "twin"
-PLAIN = {"d_coding": "plain", "key_from": "agree"}  # what is coded or rounded tells no more than what it was made from
+PLAIN = {
+    "d_coding": "plain",
+    "key_source": "agree",
+}  # what is coded or rounded tells no more than what it was made from
 Floats = NDArray[np.float64]
 
 

@@ -103,7 +103,7 @@ def privacy(
 ) -> None:
     """Say what a run would promise about privacy and why, before it runs; or read and check a RUN's ledger.
 
-    `vitrail privacy moments epsilon=1 secure=10` prints the noise that takes, and all that the promise rests on.
+    `vitrail privacy moments epsilon=1 secagg_threshold=10` prints the noise and the assumptions.
 
     `vitrail privacy prism privacy=mask-update epsilon=9.8 rounds=12`
 

@@ -101,7 +101,9 @@ class ProgressDisplay:
         news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
         self.progress.update(self.task, advance=1, news=news)
         if not self.console.is_terminal:
-            answered = f"{len(outcome.replied)}/{outcome.requested} clients" if outcome.requested else "the server alone"
+            answered = (
+                f"{len(outcome.replied)}/{outcome.requested} clients" if outcome.requested else "the server alone"
+            )
             self.console.print(f"round {outcome.round + 1}: {answered}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
         for client, reason in list(outcome.excluded.items())[:5]:
             self._warn(f"round {outcome.round + 1}: {printable(client)} left out: {printable(reason)}")

@@ -24,23 +24,23 @@ def from_arrays(
     name: str = "given",
     size: int | None = None,
     *,
-    held_out: float = 0.2,
+    test_fraction: float = 0.2,
 ) -> Dataset:
     """A data set of arrays (n, h, w), (n, h, w, c) or (n, c, h, w), of bytes or of floats from 0 to 1.
 
-    Without test images, each image is held out with probability `held_out`, by a hash of its pixels: duplicates are on
-    the same side.
+    Without test images, each image is held out with probability `test_fraction`, by a hash of its pixels, so duplicates
+    are on the same side.
 
     >>> data = from_arrays(np.eye(28)[:, :, None] * np.linspace(0, 1, 28), ["cat", "dog"] * 14)
     >>> data.shape, data.classes, len(data.train), len(data.test)
     ((1, 32, 32), ('cat', 'dog'), 20, 8)
     """
     train, test, classes = gather((images, labels), (test_images, test_labels), side(size), name)
-    return _dataset(name, train, test, classes, held_out)
+    return _dataset(name, train, test, classes, test_fraction)
 
 
 def from_torch(
-    dataset: Any, test: Any = None, name: str = "given", size: int | None = None, *, held_out: float = 0.2
+    dataset: Any, test: Any = None, name: str = "given", size: int | None = None, *, test_fraction: float = 0.2
 ) -> Dataset:
     """A data set of any torch Dataset of (picture, label) or pictures: PIL, bytes or floats from 0 to 1."""
     pixels, labels = _listed(dataset, name, side(size))
@@ -51,18 +51,18 @@ def from_torch(
     channels = max(len(p) for p in pixels + test_pixels)  # where one is in colour, all are
     train = Images(_stacked(pixels, channels), y)
     held = None if test is None else Images(_stacked(test_pixels, channels), test_y)
-    return _dataset(name, train, held, classes, held_out)
+    return _dataset(name, train, held, classes, test_fraction)
 
 
 def _stacked(pixels: list[NDArray[np.uint8]], channels: int) -> NDArray[np.uint8]:
     return np.stack([np.broadcast_to(p, (channels, *p.shape[1:])) for p in pixels])
 
 
-def _dataset(name: str, train: Images, test: Images | None, classes: tuple[str, ...], held_out: float) -> Dataset:
-    check_share(held_out)
+def _dataset(name: str, train: Images, test: Images | None, classes: tuple[str, ...], test_fraction: float) -> Dataset:
+    check_share(test_fraction)
     if test is not None:
         return Dataset(name, train, test, classes)
-    return Dataset(name, *hold_out(train, held_out), classes, split=CONTENT)
+    return Dataset(name, *hold_out(train, test_fraction), classes, split=CONTENT)
 
 
 def _listed(dataset: Any, name: str, size: int) -> tuple[list[NDArray[np.uint8]], list[Any] | None]:

@@ -26,10 +26,10 @@ OWN = "own"  # the data set has a test set of its own
 CONTENT = "content"  # held out by a hash of each image; version 0.1.0 held images out by position and recorded nothing
 
 
-def check_share(held_out: float) -> None:
+def check_share(test_fraction: float) -> None:
     """Refuse a share that leaves nothing to train on."""
-    if not 0 <= held_out < 1:
-        raise VitrailError(f"held_out={held_out}: must be at least 0 and less than 1, such as 0.2")
+    if not 0 <= test_fraction < 1:
+        raise VitrailError(f"test_fraction={test_fraction}: must be at least 0 and less than 1, such as 0.2")
 
 
 def hold_out(pictures: Images, share: float) -> tuple[Images, Images]:
@@ -49,7 +49,7 @@ def hold_out(pictures: Images, share: float) -> tuple[Images, Images]:
     test = _hashes(pictures.pixels) < np.uint64(int(share * 2.0**64))
     if n and test.all():
         raise VitrailError(
-            f"held_out={share}: leaves none of {n} pictures to train on; hold out less. "
+            f"test_fraction={share}: leaves none of {n} pictures to train on; hold out less. "
             "Each picture is held out with this probability, by a hash of its content"
         )
     return pictures.take(np.flatnonzero(~test)), pictures.take(np.flatnonzero(test))

@@ -45,13 +45,13 @@ def load(
     spec: str,
     *,
     size: int | None = None,
-    held_out: float = 0.2,
+    test_fraction: float = 0.2,
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
     """The data that a setting such as `mnist5k`, `cifar10:1` or `folder:PATH` names, as size x size pictures.
 
-    Where the data has no test set of its own, each image is held out with probability `held_out`, by a hash of its
+    Where the data has no test set of its own, each image is held out with probability `test_fraction`, by a hash of its
     pixels.
 
     >>> digits = load("digits", size=8)
@@ -59,14 +59,14 @@ def load(
     (1442, 355, (1, 8, 8))
     """
     source = parse_source(spec)
-    check_share(held_out)
+    check_share(test_fraction)
     size = image_side(spec, size)
     read = cast(
         Callable[[ReadRequest], Dataset],
         importlib.import_module(f"vitrail.data.sources.{_READERS[source.name]}").read,
     )
     try:
-        return read(ReadRequest(source, size, held_out, home or default_home(), progress))
+        return read(ReadRequest(source, size, test_fraction, home or default_home(), progress))
     except Malformed as problem:
         if source.name not in FILES:
             raise

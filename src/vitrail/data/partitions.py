@@ -58,7 +58,7 @@ def partition(spec: str, data: Dataset, clients: int, rng: np.random.Generator, 
     """Divide the train set among clients, after the server has taken its share at random.
 
     >>> from vitrail.data import load
-    >>> p = partition("iid", load("digits"), 4, np.random.default_rng(0), server_share=0.1)
+    >>> p = partition("iid", load("digits"), 4, np.random.default_rng(0), server_fraction=0.1)
     >>> p.names, [len(i) for i in p.indices], len(p.server)
     (('client-0', 'client-1', 'client-2', 'client-3'), [323, 323, 323, 322], 143)
     """
@@ -66,7 +66,7 @@ def partition(spec: str, data: Dataset, clients: int, rng: np.random.Generator, 
     if clients < 1:
         raise VitrailError(f"clients={clients}: must be at least 1")
     if not 0 <= server_share < 1:
-        raise VitrailError(f"server_share={server_share}: must be at least 0 and less than 1, such as 0.1")
+        raise VitrailError(f"server_fraction={server_share}: must be at least 0 and less than 1, such as 0.1")
     shuffled = rng.permutation(len(data.train)).astype(np.int64)
     cut = round(server_share * len(shuffled))
     server, pool = np.sort(shuffled[:cut]), np.sort(shuffled[cut:])

@@ -18,7 +18,7 @@ class ReadRequest:
 
     source: SourceSpec
     size: int
-    held_out: float
+    test_fraction: float
     home: Path
     progress: Progress | None = None
 
@@ -41,5 +41,5 @@ class ReadRequest:
         """The data set of these pictures; without test pictures, some are held out."""
         split = OWN if test is not None else CONTENT
         if test is None:
-            train, test = hold_out(train, self.held_out)
+            train, test = hold_out(train, self.test_fraction)
         return Dataset(str(self.source), train, test, classes, attributes, groups, split)

@@ -1,6 +1,6 @@
 """Rounds without a barrier, for methods whose clients do not depend on each other (`Method.num_async_rounds`).
 
-`run_round` ends a round before the next begins, so the slowest client sets the pace of all. In a stretch a client gets its
+`run_round` ends a round before the next begins, so the slowest client sets the pace of all. Here a client gets its
 message of the next round as soon as its answer is in the server's state. A round is closed when all who were asked in
 it have been heard, and rounds are closed in their order. At the end of the stretch all clients have done the same
 rounds: there the run may look at the model and save it. The result has the bits of a barrier after every round.
@@ -61,7 +61,7 @@ def run_async_rounds(
     """
     until = min(until, method.num_async_rounds)
     relays = any(d.how == "relay" for d in method.reply_spec().values())
-    if until - fed.round < 2 or method.task.secure or relays or method.needs_ack:
+    if until - fed.round < 2 or method.task.secagg_threshold or relays or method.needs_ack:
         clients = chosen(fed.round)
         fed, outcome = run_round(method, fed, run, clients, ask, rng, quorum=quorum, tell=tell, before=before)
         yield outcome, fed

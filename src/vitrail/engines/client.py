@@ -126,7 +126,7 @@ class Client:
         kept["secrets"] = kept.get("secrets", {}) if answered else {}  # secure aggregation's, of this round
         kept["answered"], kept["begun"] = answered, None
         try:
-            if self.method.task.secure:
+            if self.method.task.secagg_threshold:
                 parts = self._secure(message, kept, rng, mark, again)
             else:
                 parts = self._train(message, kept, rng.child(h.round, h.exchange), mark, again, h.exchange)
@@ -233,7 +233,7 @@ class Client:
             told = replace(message, parts=tuple(p for p in message.parts if not p.name.startswith(secure.PREFIX)))
             own = rng.child(h.round, 0)  # as it draws without secure aggregation
             parts = self._train(told, kept, own, mark, again)
-        source = seeded(rng.child(h.round, "secrets", h.exchange)) if task.entropy == "seed" else operating_system
+        source = seeded(rng.child(h.round, "secrets", h.exchange)) if task.noise_source == "seed" else operating_system
         kept["secrets"], sent = secure.step(me, message, kept["secrets"], parts, source)
         return sent
 

@@ -97,8 +97,8 @@ def check_robust(method: Method, asked: int) -> None:
             are fewer than three clients in a round.
     """
     how = f"aggregation={method.task.aggregation}"
-    if method.task.secure:
-        raise VitrailError(f"{how} needs single replies, and secure= hides them; use one of both")
+    if method.task.secagg_threshold:
+        raise VitrailError(f"{how} needs single replies, and secagg_threshold= hides them; use one of both")
     for name, d in method.reply_spec().items():
         averaged = (
             d.over or name in {other.over for other in method.reply_spec().values()} or name.startswith("metric.")

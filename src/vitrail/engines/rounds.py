@@ -42,7 +42,9 @@ class RoundResult:
     up: dict[str, int] = field(default_factory=dict)
     replied: list[str] = field(default_factory=list)
     excluded: dict[str, str] = field(default_factory=dict)
-    outliers: dict[str, str] = field(default_factory=dict)  # clients whose replies are far from the others', and how far
+    outliers: dict[str, str] = field(
+        default_factory=dict
+    )  # clients whose replies are far from the others', and how far
     metrics: dict[str, float] = field(default_factory=dict)
     floats_up: int = 0  # what the same arrays would have cost as float32
     floats_down: int = 0
@@ -101,7 +103,7 @@ def run_round(
     before(t, who)
     outcome = RoundResult(t, requested=len(who))
     post = RequestBuilder(method, server, fed, run, outcome)
-    if method.task.secure and who:
+    if method.task.secagg_threshold and who:
         from vitrail.engines.secagg.server import gather  # it builds on this file
 
         sums = gather(method, post, who, ask, tell)

@@ -24,7 +24,7 @@ def _draws(s: Settings, done: int) -> bool:
 
 
 def _measures(s: Settings, done: int) -> bool:
-    return done % (s.measure_every or math.ceil(s.rounds / 10)) == 0 or done == s.rounds
+    return done % (s.eval_every or math.ceil(s.rounds / 10)) == 0 or done == s.rounds
 
 
 def next_evaluation(s: Settings, done: int) -> int:
@@ -84,7 +84,7 @@ def _keep(
         "clients": len(plan.clients),
         "rounds": s.rounds,
         "seed": s.seed,
-        "held_out": s.held_out,
+        "held_out": s.test_fraction,
         "split": plan.split,
         "bytes_up": sum(r["bytes_up"] for r in rows),
         "bytes_down": sum(r["bytes_down"] for r in rows),
@@ -99,7 +99,11 @@ def _keep(
     products = plan.method.export_models(fed.server)
     for name, path in places.items():
         model = products[name]
-        own = {"privacy": f"not private: it was trained on {model.unprotected} without noise"} if model.unprotected else {}
+        own = (
+            {"privacy": f"not private: it was trained on {model.unprotected} without noise"}
+            if model.unprotected
+            else {}
+        )
         save_model(path, model, plan.data.classes, about | more | own)
 
 

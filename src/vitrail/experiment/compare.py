@@ -61,7 +61,7 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*")
 
     >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
     [('prism', 4), ('fedgan', 4)]
-    >>> [(e.name, e.wanted) for e in entries(["prism", "fedgan", "fedavg"], {"batch": 9}, "fedg*")]
+    >>> [(e.name, e.wanted) for e in entries(["prism", "fedgan", "fedavg"], {"batch_size": 9}, "fedg*")]
     [('prism', False), ('fedgan', True), ('fedavg', False)]
     >>> [e.name for e in entries(["prism", "fedgan", "fedavg"], {"sync": "g"}, "fedg*")]
     ['fedgan']
@@ -116,8 +116,8 @@ def _lines(what: str, overrides: Mapping[str, Any]) -> Iterator[_Line]:
 def _tables(common: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Take the tables of methods out of a file's settings: those of each method, by its name.
 
-    >>> _tables({"data": "digits", "fedavg, fedprox": {"rounds": 3}, "fedprox": {"mu": 1}})
-    {'fedavg': {'rounds': 3}, 'fedprox': {'rounds': 3, 'mu': 1}}
+    >>> _tables({"data": "digits", "fedavg, fedprox": {"rounds": 3}, "fedprox": {"prox_mu": 1}})
+    {'fedavg': {'rounds': 3}, 'fedprox': {'rounds': 3, 'prox_mu': 1}}
     """
     found: dict[str, dict[str, Any]] = {}
     for key in [k for k, v in common.items() if isinstance(v, dict)]:
@@ -166,8 +166,8 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: EvalCo
     if asked.best and asked.clients:
         raise VitrailError("clients keep their last round alone; leave out --best, or --clients")
     for entry in (e for e in found if e.wanted):
-        if asked.best and entry.settings.measure_every == 0:
-            raise VitrailError(f"{entry.name}: measure_every=0 keeps no best round; leave --best out, or measure some")
+        if asked.best and entry.settings.eval_every == 0:
+            raise VitrailError(f"{entry.name}: eval_every=0 keeps no best round; leave --best out, or measure some")
         if asked.best and getattr(entry.settings, "privacy", "none") not in ("none", "paper"):
             raise VitrailError(
                 f"{entry.name}: a private run keeps no best round, because choosing it by held-out images is not "
@@ -236,7 +236,7 @@ def _measure(folder: RunDir, asked: EvalConfig, ruler: str | None) -> list[Measu
     known = read(kept, model, how)
     if known is None:
         s = config.resolve(str(folder.settings), {})
-        data = load_data(s.data, size=s.size, held_out=s.held_out)
+        data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
         _, columns = evaluate_stored(folder.path if model == folder.model else model, data, **how)
         write(kept, data, columns)
         known = list(columns[0].measures)

@@ -22,7 +22,17 @@ from vitrail.report.tables import Table
 Key = tuple[str, str]  # a measure and the network it was taken with
 HIDDEN = ("kid", "precision", "recall", "density", "coverage", "linear-probe")  # in the CSV, or there were no room
 OF = " of client "  # in the name of one client's measure
-SAME = ("data", "size", "held_out", "labels", "clients", "partition", "server_share", "rounds", "per_round")
+SAME = (
+    "data",
+    "size",
+    "test_fraction",
+    "labels",
+    "clients",
+    "partition",
+    "server_fraction",
+    "rounds",
+    "clients_per_round",
+)
 
 
 def differing(found: Sequence[Entry]) -> list[str]:

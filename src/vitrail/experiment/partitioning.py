@@ -23,7 +23,7 @@ def partition_from_settings(settings: Settings, data: Dataset) -> tuple[Dataset,
 def partition_dataset(settings: Settings, data: Dataset) -> tuple[Dataset, Partition]:
     """Who holds which pictures; where clients are domains, all pictures as their clients have them."""
     rng = Rng((settings.seed,)).child("partition").numpy()
-    shares = partition(settings.partition, data, settings.clients, rng, settings.server_share)
+    shares = partition(settings.partition, data, settings.clients, rng, settings.server_fraction)
     if parse_partition(settings.partition).domains:
         from vitrail.data.transforms import in_domains
 

@@ -113,8 +113,8 @@ def assemble(
         settings.rounds,
         len(shares.names),
         device_for(settings.device),
-        settings.secure,
-        settings.entropy,
+        settings.secagg_threshold,
+        settings.noise_source,
         aggregation=settings.aggregation,
         trim=settings.trim,
         images=images or max(map(len, shares.indices), default=0),
@@ -122,16 +122,16 @@ def assemble(
     method = config.build_method(settings, task)
     start, start_digest = _earlier(settings)
     run = config.identity(settings, content, start_digest)
-    seed = settings.seed if settings.entropy == "seed" else None
+    seed = settings.seed if settings.noise_source == "seed" else None
     earlier = None
-    if settings.start:
-        earlier = earlier_run(Path(settings.start), store.tree_digest(start), method.mechanism, deployed, seed)
+    if settings.init_from:
+        earlier = earlier_run(Path(settings.init_from), store.tree_digest(start), method.mechanism, deployed, seed)
     if psi := feature_network(settings):
         load_features(psi)  # what is missing shows here, not in every client
         if was_trained_on(psi, data.name):
             notes.append(f"features={psi} were trained on this very data: call no such run private")
     notes += _privacy_notes(method, shares)
-    split = data.split if settings.start is None or RunDir(Path(settings.start)).split else ""
+    split = data.split if settings.init_from is None or RunDir(Path(settings.init_from)).split else ""
     if doubt := not_held_out(data, split):
         notes.append(f"figures of this run: {doubt}")
     folder = RunDir(Path(settings.out))
@@ -172,8 +172,8 @@ def _data(s: Settings, given: Any) -> Dataset:
                 "data=nodes is what the nodes of a deployment hold: start or continue such a run with `flwr run` "
                 "(docs/flower.md), or name data that lies here"
             )
-        return load_data(s.data, size=s.size, held_out=s.held_out)
-    data = given if isinstance(given, Dataset) else from_torch(given, size=s.size, held_out=s.held_out)
+        return load_data(s.data, size=s.size, test_fraction=s.test_fraction)
+    data = given if isinstance(given, Dataset) else from_torch(given, size=s.size, test_fraction=s.test_fraction)
     if s.size not in (None, data.shape[1]):
         width = data.shape[1]
         raise VitrailError(
@@ -200,7 +200,7 @@ def _check(plan: Plan) -> None:
         raise VitrailError(
             f"partition={s.partition}: no client holds a picture; use fewer clients or another partition"
         )
-    asked = min(s.per_round or len(plan.clients), len(plan.clients))
+    asked = min(s.clients_per_round or len(plan.clients), len(plan.clients))
     if s.quorum > asked:
         raise VitrailError(f"quorum={s.quorum}: only {asked} clients that hold pictures are asked in a round; lower it")
     if s.tensorboard:
@@ -212,7 +212,7 @@ def _check(plan: Plan) -> None:
     plan.method.reply_spec()  # a network that cannot be built for these pictures shows here, or an ε that cannot be had
     if s.aggregation != "mean":
         check_robust(plan.method, asked)
-    if s.secure:
+    if s.secagg_threshold:
         check_secure(plan.method, asked)
     if plan.start is not None:
         plan.method.server_init(Rng((s.seed,)), None, plan.start)  # so does a start that does not fit
@@ -227,7 +227,7 @@ def _against(s: Settings | None) -> tuple[str, ...]:
     found: dict[str, None] = {}
     while s is not None:
         found |= dict.fromkeys(filter(None, [feature_network(s)]))
-        s = config.resolve(str(RunDir(Path(s.start)).settings), {}) if s.start else None
+        s = config.resolve(str(RunDir(Path(s.init_from)).settings), {}) if s.init_from else None
     return tuple(found)
 
 
@@ -241,15 +241,17 @@ def _is_text(name: str) -> bool:
 
 def _earlier(s: Settings) -> tuple[store.State | None, str]:
     """The server's state where `from` ended, and a digest of its checkpoint."""
-    if s.start is None:
+    if s.init_from is None:
         return None, ""
-    place = RunDir(Path(s.start))
+    place = RunDir(Path(s.init_from))
     if not place.checkpoint.exists():
         raise VitrailError(
-            f"from={s.start}: there is no checkpoint; give the folder of a run that has finished a round"
+            f"init_from={s.init_from}: there is no checkpoint; give the folder of a run that has finished a round"
         )
     was = config.resolve(str(place.settings), {}).method
     if was != s.method:
-        raise VitrailError(f"from={s.start}: that run is of method {was}, this one of {s.method}; take one of the same")
+        raise VitrailError(
+            f"init_from={s.init_from}: that run is of method {was}, this one of {s.method}; take one of the same"
+        )
     state: store.State = store.load(place.checkpoint)["federation"]["server"]
     return state, digest(place.checkpoint.read_bytes()).hex()

@@ -14,6 +14,7 @@ from typing import Any
 from vitrail.utils import state as store
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.renamed import current_row
 from vitrail.utils.state import State
 
 OTHER_SPLIT = (
@@ -134,7 +135,7 @@ class RunDir:
         try:
             for line in self.metrics.read_text().splitlines():
                 try:
-                    rows.append(json.loads(line))
+                    rows.append(current_row(json.loads(line)))
                 except json.JSONDecodeError:
                     continue
         except FileNotFoundError:

@@ -125,14 +125,12 @@ def train(
     """Train a method, or repeat a settings file, and return the run.
 
     `data` is a source's name, a `vitrail.data.Dataset`, or any torch Dataset of pictures. `progress` shows what the
-    command line shows. `from` is a word of Python: write `start=` here.
+    command line shows.
     """
     if progress and watch is None:
         from vitrail.cli.progress import ProgressDisplay
 
         watch = ProgressDisplay()
-    if "start" in settings:
-        settings["from"] = settings.pop("start")
     if data is None or isinstance(data, str):
         return begin(config.resolve(method, settings | ({} if data is None else {"data": data})), None, watch)
     return begin(config.resolve(method, settings | {"data": GIVEN}), data, watch)
@@ -177,7 +175,7 @@ def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
         return simulation(plan, workers)
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
     crew = SimulatedClients(plan.method, plan.id, Rng((s.seed,)), holds, plan.folder.clients, plan.budget)
-    return SimulationEngine(crew, plan.data.train, workers, s.dropout)
+    return SimulationEngine(crew, plan.data.train, workers, s.client_dropout)
 
 
 def run_rounds(plan: Plan, make_engine: MakeEngine, watch: Callback) -> Run:
@@ -196,7 +194,7 @@ def run_rounds(plan: Plan, make_engine: MakeEngine, watch: Callback) -> Run:
     journal = Journal(folder.answers)
 
     def chosen(t: int) -> list[str]:
-        return select_clients(plan.clients, s.per_round or len(plan.clients), rng.child("choose", t))
+        return select_clients(plan.clients, s.clients_per_round or len(plan.clients), rng.child("choose", t))
 
     def save() -> None:
         tree = {"run": plan.id, "federation": fed.tree(), "closed": closed, "split": plan.split}
@@ -214,7 +212,7 @@ def run_rounds(plan: Plan, make_engine: MakeEngine, watch: Callback) -> Run:
         save()  # where keys come from the operating system, what clients answer to must outlive a kill
     watch.begin(plan, fed.round)
     with one_thread(), make_engine(plan) as engine:
-        gauge = round_metrics_for(plan.data, plan.against) if s.measure_every != 0 else None
+        gauge = round_metrics_for(plan.data, plan.against) if s.eval_every != 0 else None
         if (row := folder.unpublished(fed.round)) is not None:
             publish(row)
         while fed.round < s.rounds:

@@ -16,29 +16,32 @@ from vitrail.experiment.validation import BadSettings, Problem, cross_checks, ex
 from vitrail.methods import METHODS, method_class
 from vitrail.methods.base import Method, Task
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.renamed import current_settings, original_settings
 from vitrail.wire.message import digest
 
 
 class Settings(BaseModel):
     """The settings every run has; each method adds its own."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, coerce_numbers_to_str=True, populate_by_name=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
 
     method: Annotated[str, Field(description="what is trained: see `vitrail list`")]
     data: Annotated[str, Field(description="where pictures come from: see `vitrail list`")] = "mnist5k"
     size: Annotated[int | None, Field(ge=8, le=128, description="pictures are made this many pixels square")] = None
-    held_out: Annotated[
+    test_fraction: Annotated[
         float, Field(gt=0, lt=1, description="share held out, by content, where the data has no test set of its own")
     ] = 0.2
     labels: Annotated[Literal["auto", "ignore"], Field(description="use labels where there are any, or not")] = "auto"
     clients: Annotated[int, Field(ge=1, le=1_000_000, description="how many clients share the data")] = 10
     partition: Annotated[str, Field(description="who holds which pictures: see `vitrail list`")] = "iid"
-    server_share: Annotated[float, Field(ge=0, lt=1, description="share of the pictures the server holds")] = 0.0
+    server_fraction: Annotated[float, Field(ge=0, lt=1, description="share of the pictures the server holds")] = 0.0
     rounds: Annotated[int, Field(ge=1, le=1_000_000, description="rounds of communication")] = 20
-    per_round: Annotated[int | None, Field(ge=1, description="clients drawn for each round; all by default")] = None
-    dropout: Annotated[float, Field(ge=0, lt=1, description="simulated chance that a client does not answer")] = 0.0
+    clients_per_round: Annotated[
+        int | None, Field(ge=1, description="clients drawn for each round; all by default")
+    ] = None
+    client_dropout: Annotated[
+        float, Field(ge=0, lt=1, description="simulated chance that a client does not answer")
+    ] = 0.0
     quorum: Annotated[int, Field(ge=1, description="answers a round needs; with fewer the model stays as it was")] = 1
     aggregation: Annotated[
         Literal["mean", "median", "trimmed_mean"],
@@ -50,10 +53,10 @@ class Settings(BaseModel):
         float,
         Field(gt=0, lt=0.5, description="trimmed_mean: share of the clients removed at either end, per coordinate"),
     ] = 0.1
-    secure: Annotated[
+    secagg_threshold: Annotated[
         int, Field(ge=0, description="secure aggregation: clients that must remain to open a sum; 0: none is used")
     ] = 0
-    entropy: Annotated[
+    noise_source: Annotated[
         Literal["seed", "os"],
         Field(
             description="source of noise and secrets: the seed (reproducible, for simulations) or the operating system "
@@ -67,7 +70,7 @@ class Settings(BaseModel):
         str, Field(description="the name under which clients keep their budgets; by default the data's")
     ] = ""
     seed: Annotated[int, Field(ge=0, lt=2**63, description="everything random follows from it")] = 0
-    start: Annotated[str | None, Field(alias="from", description="an earlier run's folder to start from")] = None
+    init_from: Annotated[str | None, Field(description="an earlier run's folder to start from")] = None
     out: Annotated[str, Field(min_length=1, description="the run's folder; by default a new one below runs/")] = ""
     workers: Annotated[
         int | Literal["auto"],
@@ -82,7 +85,7 @@ class Settings(BaseModel):
     ] = 3600.0
     device: Annotated[str, Field(description="torch device of the clients; auto: a GPU where there is one")] = "auto"
     grids: Annotated[int, Field(ge=0, description="how many sample grids to write along the way")] = 8
-    measure_every: Annotated[
+    eval_every: Annotated[
         int | None,
         Field(
             ge=0,
@@ -100,9 +103,9 @@ FREE = (
     "engine",
     "timeout",
     "grids",
-    "measure_every",
+    "eval_every",
     "tensorboard",
-    "from",
+    "init_from",
 )  # settings that cannot change a bit, or count by their content
 LATER = {
     "aggregation": "mean",
@@ -144,20 +147,20 @@ def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Sett
     except VitrailError as e:
         problems.append(Problem("method", method, str(e)))
         model = Settings
-    known = {f.alias or name: name for name, f in model.model_fields.items()}
+    known = model.model_fields
     good: dict[str, Any] = {}
     try:
         found = model.model_validate(values)
-        good = {name: getattr(found, name) for name in known.values()}
+        good = {name: getattr(found, name) for name in known}
     except ValidationError as e:
         found = None
         wrong = {str(err["loc"][0]) for err in e.errors()}
         for err in e.errors():
-            problem = explain(err, known, model)
+            problem = explain(err, model)
             if problem and not (model is Settings and err["type"] == "extra_forbidden"):
                 problems.append(problem)
-        good = {n: values.get(k, model.model_fields[n].default) for k, n in known.items() if k not in wrong}
-    problems += cross_checks({**good, **{n: values[k] for k, n in known.items() if isinstance(values.get(k), bool)}})
+        good = {name: values.get(name, f.default) for name, f in known.items() if name not in wrong}
+    problems += cross_checks({**good, **{k: values[k] for k in known if isinstance(values.get(k), bool)}})
     if problems or found is None:
         raise BadSettings(sorted(once(problems), key=lambda p: "not a setting" in p.remedy))
     return found
@@ -181,7 +184,8 @@ def read(what: str) -> dict[str, Any]:
             )
         return {"method": what}
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        return current_settings(text, tomllib.loads(text))
     except (OSError, UnicodeDecodeError) as e:
         raise VitrailError(
             f"cannot read {what}: {e}; give a TOML file or a method's name ({', '.join(METHODS)})"
@@ -208,7 +212,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 def to_dict(settings: Settings) -> dict[str, Any]:
     """Settings as they stand in a file."""
-    return settings.model_dump(by_alias=True, exclude_none=True)
+    return settings.model_dump(exclude_none=True)
 
 
 def to_toml(settings: Settings, version: str) -> str:
@@ -220,9 +224,8 @@ def to_toml(settings: Settings, version: str) -> str:
 
 def identity(settings: Settings, *content: str) -> bytes:
     """A name for all that decides a run's bits: settings, and the content of its data and of what it starts from."""
-    decides = {k: v for k, v in to_dict(settings).items() if k not in FREE}
-    decides = {k: v for k, v in decides.items() if LATER.get(k) != v}
-    return digest("run", tomli_w.dumps(dict(sorted(decides.items()))), *content)
+    decides = {k: v for k, v in to_dict(settings).items() if k not in FREE and LATER.get(k) != v}
+    return digest("run", tomli_w.dumps(dict(sorted(original_settings(decides).items()))), *content)
 
 
 def build_method(settings: Settings, task: Task) -> Method:

@@ -66,19 +66,17 @@ _WORDS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def explain(err: Any, known: Mapping[str, str], model: type[BaseModel]) -> Problem | None:
+def explain(err: Any, model: type[BaseModel]) -> Problem | None:
     """One of pydantic's errors as a person would say it."""
     key = str(err["loc"][0])
     if err["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, known, 1, 0.5)
+        near = difflib.get_close_matches(key, model.model_fields, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else "`vitrail list METHOD` shows all"
         return Problem(key, err["input"], f"not a setting; {hint}")
     if key == "method":
         return None  # reported where methods are looked up
     says = _WORDS.get(err["type"], lambda _: str(err["msg"]).lower())(err.get("ctx", {}))
-    default = (
-        model.model_fields[known.get(key, key)].get_default() if known.get(key, key) in model.model_fields else None
-    )
+    default = model.model_fields[key].get_default() if key in model.model_fields else None
     return Problem(key, err["input"], says + (f" (default {default})" if default not in (None, "") else ""))
 
 
@@ -86,7 +84,7 @@ def cross_checks(v: Mapping[str, Any]) -> list[Problem]:
     """What no single setting shows; only looks at settings that are well-formed by themselves."""
     problems = [
         Problem(name, v[name], "must be a number, not a truth value")
-        for name in ("size", "clients", "rounds", "per_round", "quorum", "seed", "workers", "grids")
+        for name in ("size", "clients", "rounds", "clients_per_round", "quorum", "seed", "workers", "grids")
         if isinstance(v.get(name), bool)
     ]
     for name, parse in (("data", parse_source), ("partition", parse_partition)):
@@ -95,10 +93,10 @@ def cross_checks(v: Mapping[str, Any]) -> list[Problem]:
                 parse(v[name])
             except VitrailError as e:
                 problems.append(Problem(name, v[name], str(e).partition(": ")[2] or str(e)))
-    clients, per_round = v.get("clients"), v.get("per_round")
+    clients, per_round = v.get("clients"), v.get("clients_per_round")
     if isinstance(clients, int) and isinstance(per_round, int) and per_round > clients:
         problems.append(
-            Problem("per_round", per_round, f"more than there are clients ({clients}); leave it out to ask all")
+            Problem("clients_per_round", per_round, f"more than there are clients ({clients}); leave it out to ask all")
         )
     asked = per_round or clients
     if isinstance(asked, int) and isinstance(v.get("quorum"), int) and v["quorum"] > asked:

@@ -33,8 +33,8 @@ class Task:
     rounds: int
     clients: int  # how many there are in all; bounds counts
     device: str = "cpu"
-    secure: int = 0  # secure aggregation: how many clients must remain to open a sum; 0: off
-    entropy: Literal["seed", "os"] = "seed"  # where noise comes from: the run's seed (a simulation), or the system
+    secagg_threshold: int = 0  # secure aggregation: how many clients must remain to open a sum; 0: off
+    noise_source: Literal["seed", "os"] = "seed"  # where noise comes from: the run's seed (a simulation), or the system
     aggregation: Literal["mean", "median", "trimmed_mean"] = "mean"  # of what the server averages over clients
     trim: float = 0.1  # trimmed_mean: share of the replies that is removed at either end
     images: int = 0  # most images of any client, where the server knows it (in simulation); 0: unknown
@@ -133,7 +133,9 @@ class Model:
 
     kind: str
     tree: State
-    unprotected: str = ""  # private data that it has seen without noise, whatever the run's mechanism: it is not private
+    unprotected: str = (
+        ""  # private data that it has seen without noise, whatever the run's mechanism: it is not private
+    )
 
 
 class Method(Protocol):
@@ -149,8 +151,8 @@ class Method(Protocol):
 
     @property
     def needs_ack(self) -> bool:
-        """Whether requests say, as the part `LAST_COUNTED`, which of a client's replies was the last that a round was closed
-        with: for methods whose clients must know whether what they sent was lost."""
+        """Whether requests say, as the part `LAST_COUNTED`, which of a client's replies was the last that
+        counted: for methods whose clients must know whether what they sent was lost."""
         ...
 
     @property
@@ -237,7 +239,7 @@ class BaseMethod:
 
 
 def clip_weights(vector: NDArray[Any]) -> NDArray[Any]:
-    """Weights that the server averaged, cut to MAX_WEIGHT, so that they cannot grow from round to round until they overflow.
+    """Clip averaged weights to MAX_WEIGHT, so that they cannot grow from round to round until they overflow.
 
     Weights of ordinary networks are far below it: they keep their bits. What is not finite stays so: such a round is
     void.

@@ -49,25 +49,25 @@ class DpFedGan(PrivateMethod):
     privacy: Annotated[
         Literal["none", "dp-fedavg"], Field(description="dp-fedavg: clip clients' updates of D and noise their sum")
     ] = "none"
-    clip: Annotated[
+    max_update_norm: Annotated[
         float, Field(ge=1e-6, le=1e4, description="privacy: largest norm of a client's update of D (C)")
     ] = 1.0
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
-    z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
+    latent_dim: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's pictures in a round")] = 1
-    batch: Annotated[int, Field(ge=2, description="pictures in a step")] = 64
+    batch_size: Annotated[int, Field(ge=2, description="pictures in a step")] = 64
     g_steps: Annotated[int, Field(ge=1, description="steps of G on the server in a round")] = 10
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate, of D and of G")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
-    wire: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"
+    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
     mechanisms: ClassVar[tuple[str, ...]] = ("dp-fedavg",)
 
     def generator(self) -> DcganGenerator:
         """G, not yet initialised."""
-        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.z)
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
 
     def discriminator(self) -> DcganDiscriminator:
         """D, not yet initialised."""
@@ -76,15 +76,15 @@ class DpFedGan(PrivateMethod):
     def base_mechanism(self) -> Mechanism | None:
         if self.privacy == "none":
             return None
-        return dpfedavg.mechanism(self.clip, "the discriminator", bool(self.task.secure))
+        return dpfedavg.mechanism(self.max_update_norm, "the discriminator", bool(self.task.secagg_threshold))
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         with torch.device("meta"):
             size = vector_size(self.discriminator())
         if self.mechanism:
-            return {"discriminator": PartSpec("sum", self.wire, size, self.clip)}
+            return {"discriminator": PartSpec("sum", self.wire_dtype, size, self.max_update_norm)}
         return {
-            "discriminator": PartSpec("sum", self.wire, size, over=NUM_CLIENTS),
+            "discriminator": PartSpec("sum", self.wire_dtype, size, over=NUM_CLIENTS),
             "metric.loss_d": PartSpec("sum", "float32", 1),
         }
 
@@ -98,7 +98,7 @@ class DpFedGan(PrivateMethod):
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Both networks: a client makes its own fakes."""
-        return Broadcast({name: (self.wire, server[name]) for name in ("generator", "discriminator")})
+        return Broadcast({name: (self.wire_dtype, server[name]) for name in ("generator", "discriminator")})
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """D moves by the mean of the noised sum of updates; then G takes its steps against D."""
@@ -110,7 +110,7 @@ class DpFedGan(PrivateMethod):
         optimizer = gan.adam(G, self.lr, (self.beta1, 0.999), server["adam"])
         draw = rng.child("generator").torch()
         for _ in range(self.g_steps):
-            z, y = gan.latent(self.batch, self.z, self.task, draw)
+            z, y = gan.latent(self.batch_size, self.latent_dim, self.task, draw)
             gan.step(optimizer, gan.g_loss(D(G(z, y), y), self.g_loss))
         after: State = {"generator": to_vector(G), "discriminator": vector, "adam": optimizer.state_dict()["state"]}
         if not finite(after):  # D is such that G's steps overflow: G stays as it was
@@ -119,7 +119,7 @@ class DpFedGan(PrivateMethod):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The server's generator; clients keep none."""
-        return gan.product(server["generator"], self.task, self.width, self.z)
+        return gan.product(server["generator"], self.task, self.width, self.latent_dim)
 
     # -- client ---------------------------------------------------------------------------------------------------
 
@@ -130,8 +130,8 @@ class DpFedGan(PrivateMethod):
         G = from_vector(self.generator(), message.parts["generator"]).to(self.task.device).train()
         optimizer = gan.adam(D, self.lr, (self.beta1, 0.999), None)
         draw, losses = rng.child("training").torch(), []
-        for real in gan.epochs(data, self.local_epochs, self.batch, self.task, rng):
-            z, y = gan.latent(len(real[0]), self.z, self.task, draw)
+        for real in gan.epochs(data, self.local_epochs, self.batch_size, self.task, rng):
+            z, y = gan.latent(len(real[0]), self.latent_dim, self.task, draw)
             with torch.no_grad():
                 fake = G(z, y)
             loss = gan.d_loss(D, real, (fake, y))
@@ -139,7 +139,7 @@ class DpFedGan(PrivateMethod):
             losses.append(float(loss.detach()))
         update = {"discriminator": to_vector(D) - received.astype(np.float32)}
         if self.mechanism:
-            return state, Reply(dpfedavg.bounded(update, self.clip, self.wire))
+            return state, Reply(dpfedavg.bounded(update, self.max_update_norm, self.wire_dtype))
         if not is_sendable(*update.values()):  # no change
             update = {name: np.zeros_like(a) for name, a in update.items()}
         return state, Reply({**update, "metric.loss_d": np.array([np.mean(losses)])})

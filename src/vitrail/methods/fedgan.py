@@ -55,22 +55,22 @@ class FedGan(PrivateMethod):
         Literal["both", "synced"], Field(description="send both networks up, or what is synchronised")
     ] = "both"
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
-    z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
+    latent_dim: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's pictures in a round")] = 1
-    batch: Annotated[
+    batch_size: Annotated[
         int, Field(ge=2, description="pictures in a step; dp-sgd: fakes in a step, and what sums are divided by")
     ] = 64
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
-    weights: Annotated[
+    weighting: Annotated[
         Literal["examples", "uniform"], Field(description="how much a client counts; with privacy always the same")
     ] = "examples"
-    wire: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"
+    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"
     d_norm: Annotated[
         Literal["auto", "batch", "group"], Field(description="D's normalisation; auto: group with privacy")
     ] = "auto"
-    clip: Annotated[
+    max_grad_norm: Annotated[
         float,
         Field(
             ge=1e-6, le=1e4, description="privacy: largest norm of one picture's gradient, or one client's update (C)"
@@ -90,7 +90,7 @@ class FedGan(PrivateMethod):
         t = self.task
         auto: Literal["batch", "group"] = "batch" if self.privacy == "none" else "group"
         d = DcganDiscriminator(t.shape, t.classes, self.width, auto if self.d_norm == "auto" else self.d_norm)
-        return {"generator": DcganGenerator(t.shape, t.classes, self.width, self.z), "discriminator": d}
+        return {"generator": DcganGenerator(t.shape, t.classes, self.width, self.latent_dim), "discriminator": d}
 
     def base_mechanism(self) -> Mechanism | None:
         if self.privacy == "none":
@@ -99,13 +99,13 @@ class FedGan(PrivateMethod):
             with torch.device("meta"):
                 dpsgd.check(self.nets()["discriminator"])
             what = f"{' and '.join(self.uploaded)}, trained with noised gradients"
-            return dpsgd.mechanism(self.clip, self.sample_rate, self.dp_steps, what)
+            return dpsgd.mechanism(self.max_grad_norm, self.sample_rate, self.dp_steps, what)
         if "generator" not in self.synced:
             raise VitrailError(
                 f"privacy=dp-fedavg with sync={self.sync}: an update is a change of what was received, and here "
                 "clients never take G back; use sync=d&g or sync=g, or privacy=dp-sgd"
             )
-        return dpfedavg.mechanism(self.clip, " and ".join(self.uploaded), bool(self.task.secure))
+        return dpfedavg.mechanism(self.max_grad_norm, " and ".join(self.uploaded), bool(self.task.secagg_threshold))
 
     @property
     def synced(self) -> tuple[str, ...]:
@@ -127,9 +127,9 @@ class FedGan(PrivateMethod):
             nets = self.nets()
         if self.mechanism and self.privacy == "dp-fedavg":
             size = {name: int(trainable_mask(nets[name]).sum()) for name in self.uploaded}
-            return {name: PartSpec("sum", self.wire, size[name], self.clip) for name in self.uploaded}
+            return {name: PartSpec("sum", self.wire_dtype, size[name], self.max_grad_norm) for name in self.uploaded}
         over = NUM_CLIENTS if self.mechanism else "weight"
-        parts = {name: PartSpec("sum", self.wire, vector_size(nets[name]), over=over) for name in self.uploaded}
+        parts = {name: PartSpec("sum", self.wire_dtype, vector_size(nets[name]), over=over) for name in self.uploaded}
         if self.mechanism:  # how many pictures a client has, and how well it does, tell of its pictures
             return parts
         one = PartSpec("sum", "float32", 1)
@@ -148,14 +148,14 @@ class FedGan(PrivateMethod):
         """The synchronised networks; to a client that holds none yet, also the others, as everyone began with them."""
         told = {name: server[name] for name in self.synced} | (server["initial"] if full else {})
         base = NO_BASE if full or not server["initial"] else digest("networks")
-        return Broadcast({name: (self.wire, vector) for name, vector in told.items()}, base)
+        return Broadcast({name: (self.wire_dtype, vector) for name, vector in told.items()}, base)
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """FedAvg: the weighted mean of what clients sent."""
         if self.mechanism and self.privacy == "dp-fedavg":
             noise = self.mechanism.sigma, self.source(rng.child("noise"))
             nets = private.moved(server, self.nets(), sums, self.uploaded, noise)
-            private.settle(nets["generator"], self.z, self.task, rng.child("statistics"))
+            private.settle(nets["generator"], self.latent_dim, self.task, rng.child("statistics"))
             return {**server, **{name: to_vector(net) for name, net in nets.items()}}
         weight = sums.clients if self.mechanism else sums.values["weight"][0]
         with np.errstate(divide="ignore", invalid="ignore"):  # weights of nothing make a round that is not closed
@@ -164,7 +164,7 @@ class FedGan(PrivateMethod):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """The central generator, or a client's own."""
-        return gan.product((client or server)["generator"], self.task, self.width, self.z)
+        return gan.product((client or server)["generator"], self.task, self.width, self.latent_dim)
 
     # -- client ---------------------------------------------------------------------------------------------------
 
@@ -190,11 +190,13 @@ class FedGan(PrivateMethod):
             after, vectors = state, {name: np.array(began[name]) for name in nets}
         parts: dict[str, NDArray[Any]]
         if self.mechanism and self.privacy == "dp-fedavg":
-            parts = dpfedavg.bounded(private.update(nets, message.parts, self.uploaded), self.clip, self.wire)
+            parts = dpfedavg.bounded(
+                private.update(nets, message.parts, self.uploaded), self.max_grad_norm, self.wire_dtype
+            )
         elif self.mechanism:
             parts = {name: clip_weights(vectors[name]) for name in self.uploaded}
         else:
-            n = np.float32(len(data) / UNIT if self.weights == "examples" else 1.0)
+            n = np.float32(len(data) / UNIT if self.weighting == "examples" else 1.0)
             parts = {name: clip_weights(vectors[name] * n) for name in self.uploaded}
             parts |= {"weight": np.array([n]), "metric.loss_g": loss[:1], "metric.loss_d": loss[1:]}
         return after, Reply(parts, holds=digest("networks") if after else NO_BASE)
@@ -204,8 +206,8 @@ class FedGan(PrivateMethod):
         G, D = nets["generator"], nets["discriminator"]
         draw = rng.child("training").torch()
         losses: list[Tensor] = []
-        for x, y in gan.epochs(data, self.local_epochs, self.batch, self.task, rng):
-            z, y_fake = gan.latent(len(x), self.z, self.task, draw)
+        for x, y in gan.epochs(data, self.local_epochs, self.batch_size, self.task, rng):
+            z, y_fake = gan.latent(len(x), self.latent_dim, self.task, draw)
             fake = G(z, y_fake)
             loss_d = gan.d_loss(D, (x, y), (fake, y_fake))  # Eq. 2
             gan.step(optimizers["discriminator"], loss_d)

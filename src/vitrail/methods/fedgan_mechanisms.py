@@ -48,16 +48,16 @@ def train(run: FedGan, nets: gan.Nets, optimizers: gan.Optimizers, data: Images,
     G, D, source = nets["generator"], nets["discriminator"], run.source(rng.child("noise"))
     draw = rng.child("training").torch()
     for t in range(run.dp_steps):
-        z, y_fake = gan.latent(run.batch, run.z, run.task, draw)
+        z, y_fake = gan.latent(run.batch_size, run.latent_dim, run.task, draw)
         with torch.no_grad():
             fake = G(z, y_fake)
         real = gan.pictures(data, dpsgd.poisson(source, len(data), run.sample_rate), run.task)
-        total = dpsgd.private_sum(D, loss_on_real, real, run.clip, sigma, source)
-        total += dpsgd.clipped_sum(D, loss_on_fakes, (fake, y_fake), run.clip)
-        dpsgd.set_gradient(D, total / run.batch)  # a public number, however many pictures were drawn
+        total = dpsgd.private_sum(D, loss_on_real, real, run.max_grad_norm, sigma, source)
+        total += dpsgd.clipped_sum(D, loss_on_fakes, (fake, y_fake), run.max_grad_norm)
+        dpsgd.set_gradient(D, total / run.batch_size)  # a public number, however many pictures were drawn
         optimizers["discriminator"].step()
         if (t + 1) % run.d_steps == 0:
-            z, y_fake = gan.latent(run.batch, run.z, run.task, draw)
+            z, y_fake = gan.latent(run.batch_size, run.latent_dim, run.task, draw)
             gan.step(optimizers["generator"], gan.g_loss(D(G(z, y_fake), y_fake), run.g_loss))
 
 

@@ -88,7 +88,7 @@ def init_or_warm_start(start: State | None, first: State) -> State:
     if start is None:
         return first
     if any(name not in start or start[name].shape != first[name].shape for name in first):
-        raise VitrailError("from= names a run with another width, picture size or labels; take one like this")
+        raise VitrailError("init_from= names a run with another width, picture size or labels; take one like this")
     return {name: start[name] for name in first}
 
 

@@ -49,28 +49,30 @@ class GsWgan(PrivateMethod):
     privacy: Annotated[
         Literal["none", "gradient"], Field(description="gradient: clip and noise the gradient by each fake")
     ] = "none"
-    clip: Annotated[
+    max_grad_norm: Annotated[
         float, Field(ge=1e-6, le=1e4, description="privacy: largest norm of the gradient by one fake (C)")
     ] = 1.0
-    asked: Annotated[int, Field(ge=1, description="clients that answer in a round, in turn")] = 1
-    batch: Annotated[int, Field(ge=2, description="fakes whose gradients come back (B)")] = 32
-    pool: Annotated[int, Field(ge=2, description="fakes that a client is sent, the batch among them")] = 128
+    active_clients: Annotated[int, Field(ge=1, description="clients that answer in a round, in turn")] = 1
+    batch_size: Annotated[int, Field(ge=2, description="fakes whose gradients come back (B)")] = 32
+    num_fakes: Annotated[int, Field(ge=2, description="fakes that a client is sent, the batch among them")] = 128
     d_steps: Annotated[int, Field(ge=1, description="steps of a critic in a round")] = 10
-    d_batch: Annotated[int, Field(ge=1, description="pictures, and fakes, in a critic's step")] = 32
-    penalty: Annotated[float, Field(ge=0, le=1e6, description="weight of the critic's gradient penalty (λ)")] = 10.0
+    d_batch_size: Annotated[int, Field(ge=1, description="pictures, and fakes, in a critic's step")] = 32
+    gradient_penalty: Annotated[
+        float, Field(ge=0, le=1e6, description="weight of the critic's gradient penalty (λ)")
+    ] = 10.0
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
-    z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
+    latent_dim: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average")] = 0.5
-    pictures: Annotated[fakes.Form, Field(description="how fakes travel")] = "uint8"
-    wire: Annotated[Literal["float32", "float16"], Field(description="how gradients travel")] = "float32"
+    fake_dtype: Annotated[fakes.Form, Field(description="how fakes travel")] = "uint8"
+    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="how gradients travel")] = "float32"
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
     mechanisms: ClassVar[tuple[str, ...]] = ("gradient",)
 
     def generator(self) -> DcganGenerator:
         """G, not yet initialised."""
-        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.z)
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
 
     def critic(self) -> DcganDiscriminator:
         """D_k, not yet initialised."""
@@ -83,12 +85,12 @@ class GsWgan(PrivateMethod):
     @property
     def sent(self) -> int:
         """How many fakes a client is sent."""
-        return max(self.pool, self.batch)
+        return max(self.num_fakes, self.batch_size)
 
     @property
     def max_replies(self) -> int:
         """The turns of one client: the rotation shares them out evenly."""
-        return min(self.task.rounds, math.ceil(self.task.rounds * self.asked / self.task.clients))
+        return min(self.task.rounds, math.ceil(self.task.rounds * self.active_clients / self.task.clients))
 
     def base_mechanism(self) -> Mechanism | None:
         if self.privacy == "none":
@@ -97,9 +99,9 @@ class GsWgan(PrivateMethod):
             name="gradient",
             unit="client",
             adjacency="replace one",
-            sensitivity=2 * self.clip * math.sqrt(self.batch),
-            why=f"the gradient by each of {self.batch} fakes is scaled to norm {self.clip:g} or less, so two answers "
-            f"differ by at most 2 · {self.clip:g} · √{self.batch}",
+            sensitivity=2 * self.max_grad_norm * math.sqrt(self.batch_size),
+            why=f"the gradient by each of {self.batch_size} fakes is scaled to norm {self.max_grad_norm:g} or less, "
+            f"so two answers differ by at most 2 · {self.max_grad_norm:g} · √{self.batch_size}",
             noise=Noise(1.0),
             once=False,
             leaves="the gradient of the client's critic by the fakes it was sent, clipped and noised",
@@ -107,7 +109,7 @@ class GsWgan(PrivateMethod):
         )
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
-        gradient = {"gradient": PartSpec("sum", self.wire, self.batch * math.prod(self.task.shape), LIMIT)}
+        gradient = {"gradient": PartSpec("sum", self.wire_dtype, self.batch_size * math.prod(self.task.shape), LIMIT)}
         one = PartSpec("sum", "float32", 1)
         return gradient | ({} if self.mechanism else {"metric.loss_g": one, "metric.loss_d": one})
 
@@ -122,22 +124,22 @@ class GsWgan(PrivateMethod):
         """Make a pool of fakes, and ask who has had the fewest turns; in a private run, nobody more than planned."""
         turns = server["turns"]
         ready = [c for c in clients if self.mechanism is None or turns.get(c, 0) < self.max_replies]
-        who = sorted(sorted(ready, key=lambda c: turns.get(c, 0))[: self.asked], key=list(clients).index)
+        who = sorted(sorted(ready, key=lambda c: turns.get(c, 0))[: self.active_clients], key=list(clients).index)
         seed = rng.child("fakes").seed()
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         z, y = self.noise(seed)
         with torch.no_grad():
-            x = fakes.pack(G(z, y).cpu(), self.pictures)
+            x = fakes.pack(G(z, y).cpu(), self.fake_dtype)
         opened = {"seed": seed, "x": x, "y": None if y is None else y.cpu().numpy()}
         return {**server, **opened, "turns": turns | {c: turns.get(c, 0) + 1 for c in who}}, who
 
     def noise(self, seed: int) -> gan.Batch:
         """z and labels of the pool, the same whenever they are asked for."""
-        return gan.latent(self.sent, self.z, self.task, Rng((seed,)).child("pool").torch())
+        return gan.latent(self.sent, self.latent_dim, self.task, Rng((seed,)).child("pool").torch())
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """The fakes; critics stay where they are."""
-        return Broadcast(fakes.parts("fake", server["x"], server["y"], self.pictures, self.task.classes))
+        return Broadcast(fakes.parts("fake", server["x"], server["y"], self.fake_dtype, self.task.classes))
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
         """One Adam step of G on Σ_k Σ_i g_i ∂x_i/∂w / (K B)."""
@@ -147,15 +149,15 @@ class GsWgan(PrivateMethod):
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         optimizer = self.adam(G, server["adam"])
         mean = torch.zeros(self.sent, *self.task.shape)
-        of_batch = sums.values["gradient"].reshape(self.batch, *self.task.shape)
-        mean[: self.batch] = torch.from_numpy((of_batch / (sums.clients * self.batch)).astype(np.float32))
+        of_batch = sums.values["gradient"].reshape(self.batch_size, *self.task.shape)
+        mean[: self.batch_size] = torch.from_numpy((of_batch / (sums.clients * self.batch_size)).astype(np.float32))
         G(*self.noise(server["seed"])).backward(mean.to(self.task.device))  # the same fakes, now with their history
         optimizer.step()
         return {**kept, "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The server's generator; clients have none."""
-        return gan.product(server["generator"], self.task, self.width, self.z)
+        return gan.product(server["generator"], self.task, self.width, self.latent_dim)
 
     # -- client ---------------------------------------------------------------------------------------------------
 
@@ -167,23 +169,25 @@ class GsWgan(PrivateMethod):
         """Train D_k, then give the gradient of G's loss by each fake of the batch."""
         D = from_vector(self.critic(), state["critic"]).to(self.task.device).train()
         optimizer = self.adam(D, state["adam"])
-        x, y = fakes.unpack(message.parts["x_fake"], message.parts.get("y_fake"), self.pictures, self.task.device)
-        pick, m, losses = rng.child("real").numpy(), min(self.d_batch, len(data), len(x)), []
+        x, y = fakes.unpack(message.parts["x_fake"], message.parts.get("y_fake"), self.fake_dtype, self.task.device)
+        pick, m, losses = rng.child("real").numpy(), min(self.d_batch_size, len(data), len(x)), []
         for _ in range(self.d_steps):
             real = gan.pictures(data, pick.choice(len(data), m, replace=False), self.task)
             some = torch.from_numpy(pick.choice(len(x), m, replace=False)).to(self.task.device)
             between = torch.from_numpy(pick.random((m, 1, 1, 1), np.float32)).to(self.task.device)
-            loss = critic_loss(D, real, (x[some], None if y is None else y[some]), between, self.penalty)
+            loss = critic_loss(D, real, (x[some], None if y is None else y[some]), between, self.gradient_penalty)
             gan.step(optimizer, loss)
             losses.append(float(loss.detach()))
 
-        x_b, y_b = x[: self.batch].requires_grad_(), None if y is None else y[: self.batch]
+        x_b, y_b = x[: self.batch_size].requires_grad_(), None if y is None else y[: self.batch_size]
         loss_g = -D(x_b, y_b)
         (g,) = torch.autograd.grad(loss_g.sum(), x_b)
         rows = g.flatten(1).cpu().numpy().astype(np.float64)
         parts: dict[str, Any] = {}
         if self.mechanism is not None:
-            rows = noised(clipped_rows(rows, self.clip).ravel(), self.mechanism.sigma, self.source(rng.child("noise")))
+            rows = noised(
+                clipped_rows(rows, self.max_grad_norm).ravel(), self.mechanism.sigma, self.source(rng.child("noise"))
+            )
         else:
             parts |= {"metric.loss_g": loss_g.detach().mean().reshape(1).cpu().numpy()}
             parts |= {"metric.loss_d": np.array([np.mean(losses)])}

@@ -41,7 +41,7 @@ class MaskSettings(PrivateMethod):
     )
     layers: Annotated[str, Field(description="layers of ψ: all, or numbers from 0 such as 1,3,7")] = "all"
     local_steps: Annotated[int, Field(ge=1, description="iterations per client and round (paper: 100)")] = 20
-    batch: Annotated[int, Field(ge=2, description="pictures generated per iteration (paper: 64)")] = 50
+    batch_size: Annotated[int, Field(ge=2, description="pictures generated per iteration (paper: 64)")] = 50
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate on the scores (paper: 0.1)")] = 0.3
     schedule: Annotated[Literal["cosine", "constant"], Field(description="the learning rate over the rounds")] = (
         "cosine"
@@ -51,7 +51,7 @@ class MaskSettings(PrivateMethod):
         Literal["normal", "uniform"], Field(description="first scores: N(0, score_std²), or θ uniform")
     ] = "normal"
     score_std: Annotated[float, Field(gt=0, le=1e3, description="spread of normal first scores (paper: 1)")] = 3.0
-    gradient: Annotated[
+    straight_through: Annotated[
         Literal["identity", "theta"], Field(description="straight-through gradient: plain, or times θ")
     ] = "identity"
     final_mask: Annotated[
@@ -96,11 +96,11 @@ class MaskSettings(PrivateMethod):
     def descend(self, net: Masked, s: Tensor, loss: Loss, optimizer: torch.optim.Adam, draw: torch.Generator) -> float:
         """Local iterations: masks are drawn, fakes made and compared, scores follow; gives the mean loss."""
         device, losses = self.task.device, []
-        every = torch.arange(self.batch, device=device)
+        every = torch.arange(self.batch_size, device=device)
         for i in range(self.local_steps):
-            z = torch.randn(self.batch, net.z, generator=draw).to(device)
-            y = loss.present[(i * self.batch + every) % len(loss.present)]  # all its classes in turn
-            mask = sample_mask(s, draw, self.gradient == "theta")  # M ~ Bern(θ)
+            z = torch.randn(self.batch_size, net.z, generator=draw).to(device)
+            y = loss.present[(i * self.batch_size + every) % len(loss.present)]  # all its classes in turn
+            mask = sample_mask(s, draw, self.straight_through == "theta")  # M ~ Bern(θ)
             fakes = net(mask, z, y if self.task.classes else None)  # W⊙M makes fakes
             batch_loss = loss(fakes, y)  # Eq. 1
             optimizer.zero_grad()

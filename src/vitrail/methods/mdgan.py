@@ -45,19 +45,19 @@ class MdGan(BaseMethod):
     k: Annotated[
         int | None, Field(ge=1, description="batches of fakes in a round; by default ⌊log2 N⌋ of N clients")
     ] = None
-    batch: Annotated[int, Field(ge=2, description="pictures in a batch (the paper's b)")] = 32
+    batch_size: Annotated[int, Field(ge=2, description="pictures in a batch (the paper's b)")] = 32
     d_steps: Annotated[int, Field(ge=1, description="steps of D in a round (the paper's L)")] = 1
     swap_every: Annotated[
         int,
         Field(ge=0, description="rounds between swaps of discriminators, 0: never (paper: pictures a client / batch)"),
     ] = 12
     width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
-    z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
+    latent_dim: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate")] = 2e-4
     beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average; DCGAN's 0.5")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
-    pictures: Annotated[fakes.Form, Field(description="how fakes travel")] = "uint8"
-    wire: Annotated[
+    fake_dtype: Annotated[fakes.Form, Field(description="how fakes travel")] = "uint8"
+    wire_dtype: Annotated[
         Literal["float32", "float16"], Field(description="how gradients and swapped discriminators travel")
     ] = "float16"
 
@@ -65,7 +65,7 @@ class MdGan(BaseMethod):
 
     def generator(self) -> DcganGenerator:
         """G, not yet initialised."""
-        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.z)
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
 
     def discriminator(self) -> DcganDiscriminator:
         """D, not yet initialised."""
@@ -79,13 +79,15 @@ class MdGan(BaseMethod):
         c, h, w = self.task.shape
         one = PartSpec("sum", "float32", 1)
         parts = {
-            "gradient": PartSpec("each", self.wire, self.batch * c * h * w, shape=(self.batch, c, h, w)),
+            "gradient": PartSpec(
+                "each", self.wire_dtype, self.batch_size * c * h * w, shape=(self.batch_size, c, h, w)
+            ),
             "metric.loss_g": one,
             "metric.loss_d": one,
         }
         with torch.device("meta"):
             d = vector_size(self.discriminator())
-        return parts | ({"discriminator": PartSpec("relay", self.wire, d)} if self.swap_every else {})
+        return parts | ({"discriminator": PartSpec("relay", self.wire_dtype, d)} if self.swap_every else {})
 
     # -- server ---------------------------------------------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class MdGan(BaseMethod):
             z, y = self.noise(seed, j)
             with torch.no_grad():
                 x = G(z, y).cpu()
-            batches.append({"x": fakes.pack(x, self.pictures), "y": None if y is None else y.cpu().numpy()})
+            batches.append({"x": fakes.pack(x, self.fake_dtype), "y": None if y is None else y.cpu().numpy()})
         t = server["rounds"] + 1
         due = self.swap_every and t % self.swap_every == 0 and t < self.task.rounds and len(clients) > 1
         cycle = [clients[i] for i in rng.child("swap").numpy().permutation(len(clients))] if due else []
@@ -118,13 +120,13 @@ class MdGan(BaseMethod):
             "fakes": batches,
             "turn": {client: n for n, client in enumerate(clients)},
             "heir": dict(zip(cycle, cycle[1:] + cycle[:1], strict=True)),
-            "gradients": [np.zeros((self.batch, *self.task.shape)) for _ in range(k)],
+            "gradients": [np.zeros((self.batch_size, *self.task.shape)) for _ in range(k)],
         }
         return {**server, **opened}, clients
 
     def noise(self, seed: int, j: int) -> gan.Batch:
         """Z_j and its labels, the same whenever they are asked for."""
-        return gan.latent(self.batch, self.z, self.task, Rng((seed,)).child("batch", j).torch())
+        return gan.latent(self.batch_size, self.latent_dim, self.task, Rng((seed,)).child("batch", j).torch())
 
     def split(self, server: State, client: str) -> tuple[int, int]:
         """Which batches client n gets: X_g = X^(n mod k), X_d = X^((n+1) mod k)."""
@@ -137,7 +139,7 @@ class MdGan(BaseMethod):
         parts: dict[str, tuple[str, Array]] = {}
         for name, j in {"g": g, "d": d}.items() if g != d else [("g", g)]:
             x, y = server["fakes"][j]["x"], server["fakes"][j]["y"]
-            parts |= fakes.parts(name, x, y, self.pictures, self.task.classes)
+            parts |= fakes.parts(name, x, y, self.fake_dtype, self.task.classes)
         if client in server["heir"]:
             parts["heir"] = ("bytes", np.frombuffer(server["heir"][client].encode(), np.uint8))
         return Broadcast(parts)
@@ -154,14 +156,14 @@ class MdGan(BaseMethod):
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         optimizer = self.adam(G, server["adam"])
         for j, total in enumerate(server["gradients"]):
-            mean = torch.from_numpy((total / (sums.clients * self.batch)).astype(np.float32)).to(self.task.device)
+            mean = torch.from_numpy((total / (sums.clients * self.batch_size)).astype(np.float32)).to(self.task.device)
             G(*self.noise(server["seed"], j)).backward(mean)  # the same fakes once more, now with their history
         optimizer.step()
         return {"rounds": server["rounds"], "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """The server's generator; clients have none."""
-        return gan.product(server["generator"], self.task, self.width, self.z)
+        return gan.product(server["generator"], self.task, self.width, self.latent_dim)
 
     # -- client ---------------------------------------------------------------------------------------------------
 
@@ -209,9 +211,11 @@ class MdGan(BaseMethod):
 
     def sample(self, data: Images, rng: Rng) -> gan.Batch:
         """X_r: b of the client's own pictures, or all where it has fewer."""
-        pick = rng.child("real").numpy().choice(len(data), min(self.batch, len(data)), replace=False)
+        pick = rng.child("real").numpy().choice(len(data), min(self.batch_size, len(data)), replace=False)
         return gan.pictures(data, pick, self.task)
 
     def unpack(self, message: ServerMessage, name: str) -> gan.Batch:
         """A batch of fakes and its labels, as they were sent."""
-        return fakes.unpack(message.parts[f"x_{name}"], message.parts.get(f"y_{name}"), self.pictures, self.task.device)
+        return fakes.unpack(
+            message.parts[f"x_{name}"], message.parts.get(f"y_{name}"), self.fake_dtype, self.task.device
+        )

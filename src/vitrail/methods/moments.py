@@ -1,8 +1,8 @@
 """One-shot moments: clients send noised sums of features once, and the server finds a mask that matches them.
 
 PRISM's loss (Eq. 1) needs only sums over each client's pictures, so these can be released once, as DP-MEPF does with
-central data (Harder, Jalali, Sutherland, Park; 2023). In round 0 every client sends its class sums, made as
-privacy/feature_sums.py says; all later rounds are the server's alone and follow from them, so ε does not grow. Sums add up:
+central data (Harder, Jalali, Sutherland, Park; 2023). In round 0 every client sends its class sums (see
+privacy/feature_sums.py); all later rounds are the server's alone and follow from them, so ε does not grow. Sums add up:
 how pictures are divided among clients changes nothing but the noise. With secure aggregation the server sees the total
 alone, and each client adds only its share of one noise.
 
@@ -42,20 +42,20 @@ class Moments(MaskSettings):
     privacy: Annotated[
         Literal["moments", "none"], Field(description="noised sums, or sums as they are (not private)")
     ] = "moments"
-    pool: Annotated[
+    pool_size: Annotated[
         int, Field(ge=1, description="a layer of ψ is averaged to at most this many places a side: fewer, larger sums")
     ] = 8
-    colluding: Annotated[
-        int, Field(ge=0, description="with secure=: how many clients may side with the server, at most")
+    max_colluding: Annotated[
+        int, Field(ge=0, description="with secagg_threshold=: how many clients may side with the server, at most")
     ] = 0
 
-    most: Annotated[
+    max_per_class: Annotated[
         int,
         Field(
             ge=1,
             le=10**8,
-            description="images of one class that a client may count. With secure=: the client cuts off what is more; "
-            "else, in deployment, the server refuses more",
+            description="largest number of images per class and client. With secure aggregation the client drops the rest; "
+            "otherwise, in deployment, the server refuses more",
         ),
     ] = 16_000
 
@@ -73,17 +73,19 @@ class Moments(MaskSettings):
         """How many sums a client sends."""
         plan, layers = plan_of(self.features), parse_layers(self.features, self.layers)
         chosen = range(len(plan.widths)) if layers is None else layers
-        return self.kinds * (1 + 2 * pooled_size(plan, chosen, self.pool, self.task.shape))
+        return self.kinds * (1 + 2 * pooled_size(plan, chosen, self.pool_size, self.task.shape))
 
     def base_mechanism(self) -> Mechanism | None:
         if self.privacy == "none":
             return None
-        secure = self.task.secure
-        if secure and secure <= self.colluding:
-            raise VitrailError(f"colluding={self.colluding} of secure={secure}: somebody must be left to add noise")
+        secure = self.task.secagg_threshold
+        if secure and secure <= self.max_colluding:
+            raise VitrailError(
+                f"max_colluding={self.max_colluding} of secagg_threshold={secure}: somebody must be left to add noise"
+            )
         trust = "nobody: noise is added before anything leaves the client"
         if secure:
-            honest = secure - self.colluding
+            honest = secure - self.max_colluding
             trust = (
                 f"at least {honest} of the clients that answer add their share of the noise and keep it to "
                 "themselves, and the server hands on everybody's keys as they are, or clients know them (peer-keys)"
@@ -100,7 +102,7 @@ class Moments(MaskSettings):
             + (", of which only the total is seen" * bool(secure)),
             trust=trust,
             noised_by="all clients" if secure else "client",
-            own_share=1 / math.sqrt(secure - self.colluding) if secure else 0.0,
+            own_share=1 / math.sqrt(secure - self.max_colluding) if secure else 0.0,
         )
 
     @property
@@ -116,7 +118,11 @@ class Moments(MaskSettings):
     @property
     def share(self) -> float:
         """σ of what one client adds: all of it, or so much that those who can be relied on add up to all."""
-        return self.sigma / math.sqrt(self.task.secure - self.colluding) if self.task.secure else self.sigma
+        return (
+            self.sigma / math.sqrt(self.task.secagg_threshold - self.max_colluding)
+            if self.task.secagg_threshold
+            else self.sigma
+        )
 
     @property
     def largest(self) -> int:
@@ -124,19 +130,19 @@ class Moments(MaskSettings):
 
         Half of it is for the sum; what is larger is cut there, which moves no two sums further apart.
         """
-        return int(2 ** (1 + math.ceil(math.log2(self.most * summary_of(self).count))))
+        return int(2 ** (1 + math.ceil(math.log2(self.max_per_class * summary_of(self).count))))
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         parse_layers(self.features, self.layers)
         self.mechanism  # noqa: B018  an ε that cannot be had shows here
-        if self.task.secure:
+        if self.task.secagg_threshold:
             return {"sums": PartSpec("sum", "int64", self.numbers, limit=self.largest)}
         return {"sums": PartSpec("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: self.unpacked(a))}
 
     def unpacked(self, coded: Array) -> Array:
         """One client's sums, if so many images could give them."""
         summary, sums = summary_of(self), unpack(coded, self.numbers)
-        most = self.task.images or self.most
+        most = self.task.images or self.max_per_class
         expected = Plausible(summary.d, summary.grid, summary.count, self.sigma, most, self.task.images)
         expected.check(sums.reshape(self.kinds, -1))
         return sums
@@ -146,7 +152,7 @@ class Moments(MaskSettings):
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """A seed: W and the first scores s_0 follow from it."""
         if start is not None:
-            raise VitrailError("from=: moments starts from what clients send, not from an earlier run")
+            raise VitrailError("init_from=: moments starts from what clients send, not from an earlier run")
         seed = rng.child("network").seed()
         return {"seed": seed, "s": torch.from_numpy(scores.real(self.first_scores(seed))), "t": 0}
 
@@ -191,11 +197,11 @@ class Moments(MaskSettings):
 
         Not so in secure sums: the difference of two with the same noise would show what one client sent.
         """
-        if "sent" in state and not self.task.secure:
+        if "sent" in state and not self.task.secagg_threshold:
             return state, Reply({"sums": state["sent"]})
         sums, source = feature_sums(self, data), self.source(rng.child("noise"))
         sent: Array
-        if self.task.secure:
+        if self.task.secagg_threshold:
             sent = noise_share(sums, self.share, source, self.largest).reshape(-1)
         else:
             sent = pack(noised(sums, self.sigma, source), self.sigma)

@@ -78,7 +78,7 @@ class PrivateMethod(BaseMethod):
 
     def source(self, rng: Rng) -> Source:
         """Where noise comes from: the operating system in deployment, the run's seed in a simulation."""
-        return operating_system if self.task.entropy == "os" else seeded(rng)
+        return operating_system if self.task.noise_source == "os" else seeded(rng)
 
     def spent(self, answers: int) -> float:
         """ε of so many answers of one client."""

@@ -49,7 +49,7 @@ def evaluate_clients(
     if not chosen:
         raise VitrailError(f"--clients measures {' and '.join(FAMILIES)}, not {', '.join(families or [])}; name one")
     s = config.resolve(str(place.settings), {})
-    data = load_data(s.data, size=s.size, held_out=s.held_out)
+    data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
     columns = []
     for name, domain in _clients(place, s.partition).items():
         tell(name)

@@ -97,8 +97,8 @@ def _data(where: Path, model: Generator | Classifier, named: str | None) -> Data
     name = named or (settings.data if settings else own)
     if not name or name in (GIVEN, NODES):
         raise VitrailError("the model does not say which data it was trained on; name some with --data")
-    held_out = model.about.get("held_out", settings.held_out if settings else 0.2)
-    return load_data(name, size=model.shape[1], held_out=held_out)
+    held_out = model.about.get("held_out", settings.test_fraction if settings else 0.2)
+    return load_data(name, size=model.shape[1], test_fraction=held_out)
 
 
 def _settings(where: Path, data: str) -> Settings | None:

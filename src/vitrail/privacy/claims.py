@@ -11,7 +11,7 @@ from vitrail.privacy.accounting import Spent, accountant_of, epsilon, second_opi
 from vitrail.privacy.mechanism import Mechanism, Noise
 
 NOTHING = "not private: nothing was noised"
-SEED_IN_DEPLOYMENT = "its noise follows from the run's seed, which the server knows; use entropy=os"
+SEED_IN_DEPLOYMENT = "its noise follows from the run's seed, which the server knows; use noise_source=os"
 
 
 def claim(

@@ -114,9 +114,9 @@ class Policy:
         if self.budget:
             terms.append("what the node's budget still allows")
         if self.require_secure:
-            terms.append("secure sums (secure=N)")
+            terms.append("secure sums (secagg_threshold=N)")
         if _RULE_OF_ENTROPY.applies(self):
-            terms.append("entropy=os")
+            terms.append("noise_source=os")
         return ", ".join(terms) or "anything"
 
 
@@ -155,11 +155,11 @@ def policy_name(mechanism: Mechanism) -> str:
 
 
 def _secure(_: Policy, run: Run) -> str:
-    return "the server would see this client's numbers singly" if run.task.secure < 2 else ""
+    return "the server would see this client's numbers singly" if run.task.secagg_threshold < 2 else ""
 
 
 def _entropy(_: Policy, run: Run) -> str:
-    seeded = run.task.entropy != "os"
+    seeded = run.task.noise_source != "os"
     return "its noise and secrets come from the run's seed, which the server knows" if seeded else ""
 
 
@@ -227,7 +227,7 @@ def from_config(config: Mapping[str, Any]) -> Policy:
     """Read the policy in a node config; other keys are ignored.
 
     >>> str(from_config({"accept": "moments, dp-sgd", "max-epsilon": 9.8, "data": "mnist"}))
-    'mechanism moments or dp-sgd, ε of at most 9.8 at δ = 1e-05 over the whole run, entropy=os'
+    'mechanism moments or dp-sgd, ε of at most 9.8 at δ = 1e-05 over the whole run, noise_source=os'
     """
     accept = tuple(name.strip() for name in str(config.get("accept", "")).split(",") if name.strip())
     for name in accept:

@@ -24,25 +24,23 @@ def opening(plan: Plan) -> dict[str, Any]:
     s, method = plan.settings, plan.method
     parts = ", ".join(f"{name} ({part.how})" for name, part in method.reply_spec().items())
     found = _claim(plan, int(getattr(method, "max_replies", s.rounds)), f"every round: {parts}")
-    asked = min(s.per_round or len(plan.clients), len(plan.clients))
+    asked = min(s.clients_per_round or len(plan.clients), len(plan.clients))
     return {
         "method": s.method,
         "clients": len(plan.clients),
         "rounds": s.rounds,
         **found,
         "parts": parts,
-        "secure_aggregation": secure_sums(s.secure, asked) if s.secure else "off",
+        "secure_aggregation": secure_sums(s.secagg_threshold, asked) if s.secagg_threshold else "off",
         "budget": f"ε = {s.budget:g} a client" if s.budget else "none was kept",
-        **(
-            {"selection": _selection(plan.settings.measure_every != 0, len(plan.data.test))} if found["private"] else {}
-        ),
+        **({"selection": _selection(plan.settings.eval_every != 0, len(plan.data.test))} if found["private"] else {}),
         **plan.ledger_notes,
     }
 
 
 def _claim(plan: Plan, answers: int, leaves: str = "") -> dict[str, Any]:
     method, start = plan.method, plan.earlier_run
-    seeds = [*(start.seeds if start else ()), *([plan.settings.seed] if plan.settings.entropy == "seed" else [])]
+    seeds = [*(start.seeds if start else ()), *([plan.settings.seed] if plan.settings.noise_source == "seed" else [])]
     return claim(
         method.mechanism,
         answers,

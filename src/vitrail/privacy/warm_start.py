@@ -1,4 +1,4 @@
-"""What a run inherits from the one it starts from (`from=`): releases to be composed with its own, or a flaw.
+"""What a run inherits from the one it starts from (`init_from=`): releases to be composed with its own, or a flaw.
 
 A model trained from an earlier state depends on the earlier data too. Its claim therefore covers both runs, and there
 is none where the earlier run's is missing, cannot be verified, or protects another unit.
@@ -72,7 +72,7 @@ def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed:
     if deployed and first["simulated"]:
         return flawed("which was simulated")
     if seed in seeds:
-        return flawed(f"whose noise follows from the same seed: use another than seed={seed}, or entropy=os")
+        return flawed(f"whose noise follows from the same seed: use another than seed={seed}, or noise_source=os")
     planned = read_spent(first["spent"])
     noise, asked = planned[-1][0], most_asked(entries)
     return EarlierRun(name, (*planned[:-1], (noise, min(asked, 1) if first["once"] else asked)), "", says, head, seeds)

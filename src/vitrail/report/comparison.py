@@ -12,7 +12,7 @@ from vitrail.report.rounds import FD, FD_NOTE, best, series
 from vitrail.report.tables import Table
 from vitrail.report.traffic import traffic
 
-_ASIDE = {"method", "rounds"} | set(FREE) - {"from"}  # have columns of their own, or cannot change a bit
+_ASIDE = {"method", "rounds"} | set(FREE) - {"init_from"}  # have columns of their own, or cannot change a bit
 
 
 def differing(runs: Sequence[Facts]) -> list[str]:

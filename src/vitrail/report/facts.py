@@ -19,6 +19,7 @@ from vitrail.report.quantities import plural
 from vitrail.report.rounds import Round, metric_names, read_rounds
 from vitrail.report.tables import Table
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.renamed import current_settings
 
 _VERSION = re.compile(r"#.*?vitrail (\S+?);")
 
@@ -82,7 +83,7 @@ def read_run(folder: Path, label: str, grids: int, private: bool = True) -> Fact
     text = place.settings.read_text("utf-8", errors="replace")
     notes: list[str] = []
     try:
-        settings = tomllib.loads(text)
+        settings = current_settings(text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as e:
         settings = {}
         notes.append(f"settings.toml is damaged ({e}), so this page does not know what ran.")

@@ -112,7 +112,7 @@ def _section(run: Facts, id_: str, shared: Sequence[str], *, full: bool) -> Sect
         audit=audit_tables(run.audit) if run.audit else (),
         audit_charts=audit_charts(run.audit, id_) if run.audit else (),
         commands=_commands(run),
-        paths=run.folder.is_absolute() or any(map(_PLACE.search, map(run.setting, ("data", "from", "out")))),
+        paths=run.folder.is_absolute() or any(map(_PLACE.search, map(run.setting, ("data", "init_from", "out")))),
     )
 
 

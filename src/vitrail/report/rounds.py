@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vitrail.utils.renamed import current_row
+
 T = TypeVar("T")
 FD = "fd"  # the measured distance between generated and real pictures; lower is better
 FD_NOTE = "a quick measure on few pictures, which ranks the rounds of a run and is no result: see vitrail evaluate"
@@ -48,7 +50,7 @@ def read_rounds(path: Path) -> tuple[list[Round], int]:
     damaged = 0
     for line in filter(str.strip, lines):
         try:
-            row = _round(json.loads(line))
+            row = _round(current_row(json.loads(line)))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             damaged += 1
         else:

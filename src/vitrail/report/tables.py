@@ -60,7 +60,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
                 size(r.bytes_up),
                 size(r.bytes_down),
                 f"{r.seconds:.1f}",
-                f"{r.replied:,} of {r.asked:,}",
+                f"{r.replied:,} of {r.requested:,}",
             ]
             for r in shown
         ],

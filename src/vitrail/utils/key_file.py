@@ -43,12 +43,12 @@ def read_key(client: str) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(100)
     except OSError as e:
-        raise VitrailError(f"key_from=file: {name} cannot be read in {where}: {e.strerror}; {_MAKE}") from None
+        raise VitrailError(f"key_source=file: {name} cannot be read in {where}: {e.strerror}; {_MAKE}") from None
     if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise VitrailError(
-            f"key_from=file: {name} is open to others than its owner (mode {stat.S_IMODE(mode):03o}); `chmod 600` it, "
-            "or make a new one if somebody may have read it"
+            f"key_source=file: {name} is open to others than its owner (mode {stat.S_IMODE(mode):03o}); `chmod 600` "
+            "it, or make a new one if somebody may have read it"
         )
     if not re.fullmatch(rb"[0-9a-fA-F]{64}\r?\n?", raw):
-        raise VitrailError(f"key_from=file: {name} does not hold 64 hex digits and nothing else; {_MAKE}")
+        raise VitrailError(f"key_source=file: {name} does not hold 64 hex digits and nothing else; {_MAKE}")
     return bytes.fromhex(raw.decode("ascii"))

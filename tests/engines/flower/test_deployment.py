@@ -25,7 +25,7 @@ from vitrail.utils import state
 from vitrail.utils.rng import Rng
 
 NODES, LIAR, KILLED = 4, 3, 1
-SMALL = "size=8 held_out=0.9 grids=0 measure_every=0 entropy=seed"
+SMALL = "size=8 test_fraction=0.9 grids=0 eval_every=0 noise_source=seed"
 
 pytestmark = pytest.mark.sites
 
@@ -57,7 +57,9 @@ def reference(out: Path, tmp: Path) -> Federation:
     settings, facts = config.resolve(str(place.settings), {}), json.loads(place.nodes.read_text())
     plan = deployed(settings, facts)
     whole = prepare(
-        config.resolve(settings.method, {"data": "digits", "size": 8, "held_out": 0.9, "clients": NODES, "out": "-"})
+        config.resolve(
+            settings.method, {"data": "digits", "size": 8, "test_fraction": 0.9, "clients": NODES, "out": "-"}
+        )
     )
     holds = dict(zip(whole.partition.names, whole.partition.indices, strict=True))
     rng = Rng((settings.seed,))

@@ -252,7 +252,14 @@ def test_a_nodes_owner_may_choose_its_discriminator(tmp_path):
 
 def test_two_processes_that_answer_one_request_say_the_same(tmp_path):
     """Flower may give up a process that is only slow, and the server asks again: that is no second draw of the noise."""
-    settings = {**QUICK["moments"], "privacy": "moments", "entropy": "os", "data": "digits", "size": 8, "clients": 3}
+    settings = {
+        **QUICK["moments"],
+        "privacy": "moments",
+        "noise_source": "os",
+        "data": "digits",
+        "size": 8,
+        "clients": 3,
+    }
     plan = prepare(config.resolve("moments", {**settings, "out": str(tmp_path / "run")}))
     ours, terms = node(tmp_path, **SHARE), RunSpec.of(plan)
     request = encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))
@@ -283,7 +290,7 @@ def test_damaged_private_state_is_reported_without_its_place(plan, tmp_path):
 def test_with_entropy_of_the_system_a_node_draws_from_its_own_secret(plan, tmp_path):
     terms = RunSpec.of(plan)
     seeded = node(tmp_path, **SHARE).client(terms).rng
-    own = replace(terms, id="11" * 16, settings={**terms.settings, "entropy": "os"})
+    own = replace(terms, id="11" * 16, settings={**terms.settings, "noise_source": "os"})
     first, second = (node(tmp_path / k, **SHARE).client(own).rng for k in "ab")
     assert len({seeded.seed(), first.seed(), second.seed()}) == 3
     assert node(tmp_path / "a", **SHARE).client(own).rng == first
@@ -344,7 +351,15 @@ def test_images_are_decoded_once_whoever_asks_and_again_when_a_file_changes(plan
 def test_an_offer_of_any_method_is_checked_without_images(name, tmp_path):
     """A policy that accepts it gets as far as the images, of which there are none; nothing fails before."""
     method, private = PRIVATE.get(name, (name.partition(",")[0], {}))
-    settings = {**QUICK[method], **private, "clients": 3, "rounds": 2, "out": "-", "entropy": "os", "data": "nodes"}
+    settings = {
+        **QUICK[method],
+        **private,
+        "clients": 3,
+        "rounds": 2,
+        "out": "-",
+        "noise_source": "os",
+        "data": "nodes",
+    }
     if name.endswith("auto"):
         settings["features"] = "auto"
     offer = RunSpec.offer(config.resolve(method, settings))
@@ -357,9 +372,9 @@ def test_an_offer_of_any_method_is_checked_without_images(name, tmp_path):
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("fedgan", {"privacy": "dp-fedavg", "epsilon": 4.0, "entropy": "os"}),
-        ("moments", {"epsilon": 4.0, "entropy": "seed"}),
-        ("psfedgan", {**PRIVATE["psfedgan, dp-sgd"][1], "label_sets": "public", "entropy": "os"}),
+        ("fedgan", {"privacy": "dp-fedavg", "epsilon": 4.0, "noise_source": "os"}),
+        ("moments", {"epsilon": 4.0, "noise_source": "seed"}),
+        ("psfedgan", {**PRIVATE["psfedgan, dp-sgd"][1], "label_sets": "public", "noise_source": "os"}),
     ],
     ids=["the server's noise", "noise from the seed", "labels without noise"],
 )
@@ -377,7 +392,7 @@ def test_a_node_with_a_budget_answers_only_what_its_own_noise_protects(method, s
 def test_a_refusal_tells_the_server_no_number_and_no_name(plan, tmp_path, capfd):
     """Another run has spent most of the budget; how much, and of what, is its owner's affair."""
     home = {"home": str(tmp_path / "home"), "budget": 3.0, "budget-name": "scans of ward 7"}
-    settings = {**QUICK["moments"], "epsilon": 2.9, "entropy": "os", "data": "digits", "size": 8, "clients": 3}
+    settings = {**QUICK["moments"], "epsilon": 2.9, "noise_source": "os", "data": "digits", "size": 8, "clients": 3}
     moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
     terms, ours = RunSpec.of(moments), node(tmp_path, **SHARE, **home)
     request = encode(Message(Header(Kind.REQUEST, moments.id, 0, "server")))
@@ -396,7 +411,7 @@ def test_a_refusal_tells_the_server_no_number_and_no_name(plan, tmp_path, capfd)
 
 
 def test_a_round_beyond_the_budget_is_refused_without_a_number(tmp_path):
-    settings = {**QUICK["prism"], "privacy": "mask-update", "noise_multiplier": 3.0, "entropy": "os", "rounds": 3}
+    settings = {**QUICK["prism"], "privacy": "mask-update", "noise_multiplier": 3.0, "noise_source": "os", "rounds": 3}
     settings |= {"data": "digits", "size": 8, "clients": 3, "out": str(tmp_path / "run")}
     plan = prepare(config.resolve("prism", settings))
     ours = node(tmp_path, **SHARE, home=str(tmp_path / "home"), budget=1.5, **{"budget-name": "scans"})
@@ -417,7 +432,7 @@ def test_a_damaged_budget_is_refused_without_its_name(tmp_path):
     home = tmp_path / "home" / "budgets"
     home.mkdir(parents=True)
     (home / "scans of ward 7.json").write_text("[1]")
-    settings = {**QUICK["moments"], "epsilon": 2.9, "entropy": "os", "data": "digits", "size": 8, "clients": 3}
+    settings = {**QUICK["moments"], "epsilon": 2.9, "noise_source": "os", "data": "digits", "size": 8, "clients": 3}
     moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
     ours = node(tmp_path, **SHARE, home=str(tmp_path / "home"), budget=3.0, **{"budget-name": "scans of ward 7"})
     with pytest.raises(VitrailError) as refused:
@@ -536,7 +551,7 @@ def test_a_node_refuses_a_private_run_whose_features_were_trained_on_its_data(tm
 def test_in_a_deployment_no_node_counts_more_images_than_the_largest_declares(tmp_path):
     assert node(tmp_path, images=480, **SHARE).images == 480
     facts = {"shape": [1, 8, 8], "classes": ["a", "b"], "names": ["n", "s"], "nonce": "00"}
-    settings = config.resolve("moments", {"clients": 2, "size": 8, "data": "nodes", "entropy": "os", "out": "-"})
+    settings = config.resolve("moments", {"clients": 2, "size": 8, "data": "nodes", "noise_source": "os", "out": "-"})
     assert deployed(settings, {**facts, "images": {"n": 480, "s": 30}}).method.task.images == 480
     assert deployed(settings, {**facts, "images": {"n": 480, "s": 0}}).method.task.images == 0, "one is not told"
     assert deployed(settings, facts).method.task.images == 0

@@ -31,7 +31,7 @@ from vitrail.utils.rng import Rng
 
 NAMES = [f"client-{k}" for k in range(3)]
 SERVER = Key(bytes(range(32)))
-TINY = {"size": 8, "held_out": 0.9, "clients": 3, "rounds": 2, "out": "-", "seed": 3}
+TINY = {"size": 8, "test_fraction": 0.9, "clients": 3, "rounds": 2, "out": "-", "seed": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +85,8 @@ def embedded(plan: Plan, folder: Path) -> tuple[Federation, list[RoundResult]]:
     ("method", "settings", "exchanges"),
     [
         ("prism", {}, 1),
-        ("prism", {"secure": 2, "coding": "packed"}, 5),
-        ("moments", {"secure": 2, "epsilon": 9.8}, 5),
+        ("prism", {"secagg_threshold": 2, "coding": "packed"}, 5),
+        ("moments", {"secagg_threshold": 2, "epsilon": 9.8}, 5),
     ],
     ids=["prism", "prism, secure", "moments, secure"],
 )

@@ -25,16 +25,23 @@ from vitrail.utils.rng import Rng
 pytestmark = pytest.mark.sites  # it starts all of Flower, and Ray
 
 CLIENTS, ROUNDS = 3, 2
-TINY = {"data": "digits", "size": 8, "held_out": 0.9, "clients": CLIENTS, "rounds": ROUNDS, "server_share": 0.05}
-SECURE = ("prism, secure", {**QUICK["prism"], "secure": 2, "coding": "packed"})
+TINY = {
+    "data": "digits",
+    "size": 8,
+    "test_fraction": 0.9,
+    "clients": CLIENTS,
+    "rounds": ROUNDS,
+    "server_fraction": 0.05,
+}
+SECURE = ("prism, secure", {**QUICK["prism"], "secagg_threshold": 2, "coding": "packed"})
 FREE = ("psfedgan, without a barrier", {**QUICK["psfedgan"], "rounds": 5})
 CASES = [
     *((name, name, QUICK[name]) for name in METHODS),
     *((case, name, {**QUICK[name], **extra}) for case, (name, extra) in PRIVATE.items() if "moments" in case),
     (SECURE[0], "prism", SECURE[1]),
-    ("moments, secure", "moments", {**QUICK["moments"], "secure": 2, "epsilon": 9.8}),
+    ("moments, secure", "moments", {**QUICK["moments"], "secagg_threshold": 2, "epsilon": 9.8}),
     (FREE[0], "psfedgan", FREE[1]),
-    ("fedgan, with dropout", "fedgan", {**QUICK["fedgan"], "dropout": 0.4, "rounds": 3}),
+    ("fedgan, with dropout", "fedgan", {**QUICK["fedgan"], "client_dropout": 0.4, "rounds": 3}),
 ]
 
 
@@ -102,7 +109,7 @@ class StopsAfter:
 
 
 def test_an_interrupted_run_goes_on_with_flower_to_the_same_model(tmp_path: Path):
-    settings = {**TINY, **QUICK["prism"], "grids": 0, "measure_every": 0}
+    settings = {**TINY, **QUICK["prism"], "grids": 0, "eval_every": 0}
     whole = train("prism", **settings, out=str(tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):
         train("prism", **settings, out=str(tmp_path / "cut"), watch=StopsAfter(1))

@@ -19,7 +19,7 @@ from vitrail.utils.keys import Key, public_key
 PLAIN = ("flower-supernode",)
 OWN_CODE = (sys.executable, "-m", "vitrail.cli.main", "supernode")
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDtqJ7zOtqQtYqOo0CpvDXNlMhV3HeJDpjrASKGLWdop"
-QUICK = "moments size=8 rounds=2 clients=1 epsilon=9.8 entropy=os local_steps=2 batch=10 features=vitrail-fashion grids=0 measure_every=0 timeout=240 quorum=1"
+QUICK = "moments size=8 rounds=2 clients=1 epsilon=9.8 noise_source=os local_steps=2 batch_size=10 features=vitrail-fashion grids=0 eval_every=0 timeout=240 quorum=1"
 FOREIGN = {
     "pyproject.toml": """
 [project]

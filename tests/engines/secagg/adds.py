@@ -34,7 +34,7 @@ def total(clients, t, salt=0):
 
 @dataclass(frozen=True)
 class Adds(BaseMethod):
-    task: Task = Task((1, 8, 8), 0, 3, 5, secure=3)
+    task: Task = Task((1, 8, 8), 0, 3, 5, secagg_threshold=3)
     salt: int = 0
 
     def reply_spec(self):
@@ -75,7 +75,7 @@ def _version(n):
 
 
 def secure(method, threshold):
-    return replace(method, task=replace(method.task, secure=threshold))
+    return replace(method, task=replace(method.task, secagg_threshold=threshold))
 
 
 def play_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIVE, seed=5):

@@ -58,7 +58,7 @@ def test_half_of_a_hundred_clients_and_the_server_open_no_other_client(tmp_path)
     """The colluders pool their shares of each seed; a sparse graph with a majority of neighbours opened 45%."""
     names = [f"client-{k}" for k in range(100)]
     colluding, one_more, honest = names[:50], names[50], names[51:65]  # the rest only show their keys
-    task = Task((1, 8, 8), 0, 3, 100, secure=51)
+    task = Task((1, 8, 8), 0, 3, 100, secagg_threshold=51)
     there = [names, names[:65], names[:51]]
     replies = played_until(3, Adds(task), tmp_path, names, lambda c, at: c not in there[at])
     committed = {c: decode(a).parts[0].payload[64:80] for c, a in replies[0].items()}
@@ -108,7 +108,7 @@ def said(answer):
 
 def keyed(folder, names=FIVE, threshold=3, peers=None):
     """Clients with lasting keys, which know each other's where a folder of them is given."""
-    method = Adds(Task((1, 8, 8), 0, 3, len(names), secure=threshold))
+    method = Adds(Task((1, 8, 8), 0, 3, len(names), secagg_threshold=threshold))
     crew = SimulatedClients(method, RUN, Rng((5,)), shares(len(names), each=2), folder)
     known = None if peers is None else ClientKeys(expected=peers)
     made = {c: replace(crew.client(c, digits().train), key=Key(bytes([k + 1] * 32))) for k, c in enumerate(names)}
@@ -138,7 +138,7 @@ def run_to(exchange, method, clients, change=lambda client, exchange, request: r
 
 def equivocate(folder, names, threshold, lists):
     """What clients say in the end to a server that tells each its own list, and hands on the signatures it got."""
-    method = Adds(Task((1, 8, 8), 0, 3, len(names), secure=threshold))
+    method = Adds(Task((1, 8, 8), 0, 3, len(names), secagg_threshold=threshold))
     played_until(3, method, folder, names)
     crew = SimulatedClients(method, RUN, Rng((5,)), shares(len(names), each=2), folder)
     clients = {c: crew.client(c, digits().train) for c in names}

@@ -39,7 +39,7 @@ def seen(heard, exchange):
 
 
 def test_no_clients_numbers_are_in_what_the_server_gets(tmp_path):
-    wide = Wide(Task((1, 8, 8), 0, 3, 5, secure=3))
+    wide = Wide(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3))
     _, outcome, heard = play_round(wide, tmp_path)
     assert not outcome.void
     everything = b"".join(a for *_, a in heard)
@@ -55,7 +55,7 @@ def test_masked_numbers_are_uniform_and_do_not_tell_the_data(tmp_path):
     """All ones or all zeros under equal masks: each alone is uniform, as is every difference of two clients'."""
     masked = {}
     for ones in (False, True):
-        wide = Wide(Task((1, 8, 8), 0, 3, 5, secure=3), ones)
+        wide = Wide(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3), ones)
         _, _, heard = play_round(wide, tmp_path / str(ones))
         kind = layout(wide.reply_spec(), 5, 5)["bits"]
         masked[ones] = [kind.unpack(seen(heard, 2)[c][0].array()) for c in FIVE]
@@ -84,7 +84,7 @@ def test_masks_are_fresh_each_round_and_for_each_run_seed(tmp_path):
 
 
 def test_keys_come_from_the_operating_system_in_deployment(tmp_path):
-    method = Adds(Task((1, 8, 8), 0, 3, 5, secure=3, entropy="os"))
+    method = Adds(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3, noise_source="os"))
     fed, _, one = play_round(method, tmp_path / "a", {"client-1": 2})
     _, _, other = play_round(method, tmp_path / "b")
     assert adds_up(fed, [c for c in FIVE if c != "client-1"])
@@ -360,7 +360,7 @@ def test_what_cannot_be_added_unseen_is_refused_before_the_run():
 
 def test_a_client_without_pictures_says_so_before_others_count_on_it(tmp_path):
     holds = {**shares(), "client-0": np.arange(0)}
-    _, outcomes, traffic = federate(Adds(Task((1, 8, 8), 0, 1, 3, secure=2)), tmp_path, holds=holds)
+    _, outcomes, traffic = federate(Adds(Task((1, 8, 8), 0, 1, 3, secagg_threshold=2)), tmp_path, holds=holds)
     assert "no pictures" in outcomes[0].excluded["client-0"]
     assert not outcomes[0].void
     assert len([c for c, _ in traffic.requests if c == "client-0"]) == 1

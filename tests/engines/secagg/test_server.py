@@ -46,7 +46,7 @@ def test_sums_are_exact_and_equal_the_plain_engines(tmp_path):
 
 
 def test_the_order_of_arrival_changes_no_bit(tmp_path):
-    three = Adds(Task((1, 8, 8), 0, 3, 3, secure=2))
+    three = Adds(Task((1, 8, 8), 0, 3, 3, secagg_threshold=2))
     plain = federate(three, tmp_path / "a", rounds=2, dropout=0.15)
     other = federate(three, tmp_path / "b", rounds=2, dropout=0.15, reverse=True)
     assert same(other[0].tree(), plain[0].tree())
@@ -54,7 +54,7 @@ def test_the_order_of_arrival_changes_no_bit(tmp_path):
 
 
 def test_bytes_of_all_exchanges_are_counted(tmp_path):
-    three = Adds(Task((1, 8, 8), 0, 3, 3, secure=2))
+    three = Adds(Task((1, 8, 8), 0, 3, 3, secagg_threshold=2))
     _, outcomes, traffic = federate(three, tmp_path, rounds=2)
     for counted, sent in (("down", traffic.requests), ("up", traffic.replies)):
         for client in shares():
@@ -101,7 +101,7 @@ def test_whoever_vanishes_the_sum_is_right_or_the_round_is_void(tmp_path):
 
 def test_more_than_sixty_four_clients_add_up_too(tmp_path):
     many = [f"client-{k}" for k in range(66)]
-    method = Adds(Task((1, 8, 8), 0, 3, 66, secure=34))
+    method = Adds(Task((1, 8, 8), 0, 3, 66, secagg_threshold=34))
     leaves = {c: [1, 2, 4][k % 3] for k, c in enumerate(many[34:])}
     fed, outcome, _ = play_round(method, tmp_path, leaves, clients=many)
     assert not outcome.void
@@ -130,7 +130,7 @@ def test_a_client_that_lost_its_state_asks_for_all_and_is_in_the_sum(tmp_path):
 
 
 def test_simulated_drop_outs_end_in_the_right_sum_or_a_void_round(tmp_path):
-    method = Adds(Task((1, 8, 8), 0, 12, 3, secure=2))
+    method = Adds(Task((1, 8, 8), 0, 12, 3, secagg_threshold=2))
     fed, outcomes, _ = federate(method, tmp_path, rounds=12, dropout=0.1)
     closed = [o for o in outcomes if not o.void]
     assert 0 < len(closed) < 12

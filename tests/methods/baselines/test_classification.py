@@ -57,7 +57,7 @@ def _no_dropout(monkeypatch):
 @pytest.mark.usefixtures("_no_dropout")
 @pytest.mark.parametrize(("name", "pull"), [("fedavg", 0.0), ("fedprox", 0.7), ("scaffold", 0.0)])
 def test_local_steps_are_the_papers(name, pull):
-    method = quick(name, local_steps=4, batch=8, **({"mu": pull} if pull else {}))
+    method = quick(name, local_steps=4, batch_size=8, **({"prox_mu": pull} if pull else {}))
     server = started(method)
     _, reply = answer(method, server)
     moved = reply.parts["network"] / reply.parts["weight"][0]
@@ -79,7 +79,7 @@ def test_fedprox_stays_nearer_and_without_its_term_is_fedavg():
     server, long = started(quick("fedavg")), {"local_steps": 12}
     far, near, same_as = (
         answer(m, server)[1].parts["network"]
-        for m in (quick("fedavg", **long), quick("fedprox", mu=5.0, **long), quick("fedprox", mu=0.0, **long))
+        for m in (quick("fedavg", **long), quick("fedprox", prox_mu=5.0, **long), quick("fedprox", prox_mu=0.0, **long))
     )
     assert np.linalg.norm(near) < 0.9 * np.linalg.norm(far)
     assert np.allclose(same_as, far, atol=1e-7)
@@ -115,7 +115,7 @@ def test_the_servers_pictures_are_used_where_it_has_any():
 
 
 def test_means_are_means_and_travel_once():
-    method = quick("naivemix", mean_of=4, means=3)
+    method = quick("naivemix", images_per_mean=4, max_means=3)
     server = started(method)
     state, reply = answer(method, server)
     order = Rng((2, 0)).child("means").numpy().permutation(24)[:12]
@@ -137,7 +137,7 @@ def test_everybody_is_sent_the_pool_once(tmp_path):
 
 @pytest.mark.parametrize("name", ["naivemix", "fedmix"])
 def test_without_mixing_the_loss_is_plain(name):
-    method, net = quick(name, mix=0.0), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    method, net = quick(name, mix_lambda=0.0), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     x, y = to_float(SOME.pixels), torch.from_numpy(SOME.labels)
     soft = torch.full((24, 10), 0.1)
     assert method.loss(net, x, y, x.flip(0), soft).item() == pytest.approx(F.cross_entropy(net(x), y).item(), rel=1e-6)
@@ -156,10 +156,12 @@ def test_fedmix_is_mixup_to_first_order():
     h, inner = 1e-6, (1 - lam) * x
     slope = (at(inner + h * mean, y) - at(inner - h * mean, y)) / (2 * h)
     wanted = (1 - lam) * at(inner, y) + lam * at(inner, soft) + lam * slope
-    assert quick("fedmix", mix=lam).loss(net, x, y, mean, soft).item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert quick("fedmix", mix_lambda=lam).loss(net, x, y, mean, soft).item() == pytest.approx(wanted.item(), rel=1e-6)
     mixed = inner + lam * mean
     wanted = (1 - lam) * at(mixed, y) + lam * at(mixed, soft)
-    assert quick("naivemix", mix=lam).loss(net, x, y, mean, soft).item() == pytest.approx(wanted.item(), rel=1e-9)
+    assert quick("naivemix", mix_lambda=lam).loss(net, x, y, mean, soft).item() == pytest.approx(
+        wanted.item(), rel=1e-9
+    )
 
 
 def test_means_that_are_none_are_refused():
@@ -189,7 +191,7 @@ def test_made_pictures_travel_once_and_labels_every_round():
 
 
 def test_labels_are_the_models_where_it_is_sure():
-    method = quick("sdafl", sure=0.5)
+    method = quick("sdafl", pseudo_label_threshold=0.5)
 
     class Says(nn.Module):
         def forward(self, x):
@@ -201,7 +203,7 @@ def test_labels_are_the_models_where_it_is_sure():
 
 def test_a_client_learns_from_what_others_made():
     """One class of its own, another that it only knows from the pool."""
-    method = quick("sdafl", local_steps=20, batch=16)
+    method = quick("sdafl", local_steps=20, batch_size=16)
     labels = digits().train.labels
     own, other = (digits().train.take(np.flatnonzero(labels == k)[:40]) for k in (0, 1))
     server = started(method)
@@ -256,7 +258,7 @@ def losing(method, folder, *lost, quorum=1, rounds=4):
 @pytest.mark.parametrize(("quorum", "secure"), [(1, 0), (3, 0), (1, 2)])
 def test_scaffolds_c_stays_the_mean_of_all_c_i_whatever_is_lost(quorum, secure, tmp_path):
     method = quick("scaffold", rounds=4)
-    method = replace(method, task=replace(method.task, secure=secure))
+    method = replace(method, task=replace(method.task, secagg_threshold=secure))
     fed, outcomes, states = losing(method, tmp_path, (0, "client-1"), (2, "client-0"), quorum=quorum)
     assert [bool(o.void) for o in outcomes] == [quorum == 3, False, quorum == 3, False]
     mean = np.mean([states[c]["control"] for c in states], 0)

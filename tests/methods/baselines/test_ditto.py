@@ -29,7 +29,9 @@ def told(method, seed=1, t=0):
 
 def test_a_personal_step_is_adam_on_the_gradient_plus_lambda_times_the_way_from_w():
     """v_k after one step of D, by hand: autograd of F_k alone, then λ (v - w_t) and Adam in NumPy."""
-    method = quick("ditto", batch=64, d_steps=100, pull=0.7, lr=0.01)  # one batch a round, D alone is trained
+    method = quick(
+        "ditto", batch_size=64, d_steps=100, ditto_lambda=0.7, lr=0.01
+    )  # one batch a round, D alone is trained
     state, _ = method.client_round({}, told(method), SOME, Rng((1,)))
     before, message, rng = state["personal"], told(method, seed=9, t=1), Rng((2,))
     after = method.client_round(state, message, SOME, rng)[0]["personal"]
@@ -71,7 +73,7 @@ def test_the_pull_is_half_mu_times_the_squared_distance():
 
 @pytest.mark.parametrize("prox", [0.0, 1.0])
 def test_dittos_global_model_is_fedavgs_or_fedproxs(prox):
-    ditto, fedavg = quick("ditto", prox=prox), quick("padpaf", shared="everything", prox=prox)
+    ditto, fedavg = quick("ditto", prox_mu=prox), quick("padpaf", shared="everything", prox_mu=prox)
     ours = ditto.client_round({}, told(ditto), SOME, Rng((1,)))[1].parts
     plain = fedavg.client_round({}, told(fedavg), SOME, Rng((1,)).child("global"))[1].parts
     assert set(ours) == set(plain) > set(ALL)
@@ -80,7 +82,7 @@ def test_dittos_global_model_is_fedavgs_or_fedproxs(prox):
 
 def test_fedprox_holds_what_is_federated_near_the_servers():
     def moved(mu):
-        method = quick("padpaf", shared="everything", prox=mu, local_epochs=3)
+        method = quick("padpaf", shared="everything", prox_mu=mu, local_epochs=3)
         parts = method.client_round({}, told(method), SOME, Rng((1,)))[1].parts
         return sum(float(np.square(parts[name]).sum()) for name in ALL)
 
@@ -89,7 +91,7 @@ def test_fedprox_holds_what_is_federated_near_the_servers():
 
 def test_the_personal_model_begins_at_w_and_is_held_there():
     def apart(pull):
-        method = quick("ditto", pull=pull, personal_epochs=3)
+        method = quick("ditto", ditto_lambda=pull, personal_epochs=3)
         v = method.client_round({}, told(method), SOME, Rng((1,)))[0]["personal"]
         nets, w = method.networks(), told(method).parts
         return np.sqrt(sum(np.square(v[n][trainable_mask(nets[n])] - w[n]).sum() for n in ALL))
@@ -101,7 +103,7 @@ def test_the_personal_model_begins_at_w_and_is_held_there():
 
 
 def test_a_round_takes_as_many_steps_as_one_of_padpaf():
-    sizes = {"width": 4, "latent": 8, "batch": 8}
+    sizes = {"width": 4, "latent_dim": 8, "batch_size": 8}
     method, padpaf = (quick(name, **sizes, **_epochs(name)) for name in ("ditto", "padpaf"))
     state, _ = method.client_round({}, told(method), SOME.take(np.arange(32)), Rng((1,)))
     one, _ = padpaf.client_round({}, told(padpaf), SOME.take(np.arange(32)), Rng((1,)))

@@ -138,15 +138,15 @@ def test_with_dp_sgd_neither_labels_nor_losses_leave():
 
 def test_a_gan_that_is_no_longer_finite_stays_with_its_client():
     with pytest.raises(VitrailError, match="lower lr"):
-        one_round(replace(small(steps=4), lr=1e30))
+        one_round(replace(small(steps_per_message=4), lr=1e30))
 
 
 @pytest.mark.parametrize("name", ["fullgan", "psfedgan"])
 def test_what_no_message_can_carry_is_refused_before_anything_is_trained(name):
     large = Task((1, 32, 32), 10, 20, 10)
     with pytest.raises(VitrailError, match=r"steps=1000: .* use fewer steps"):
-        replace(quick(name, steps=1000, width=64, d_width=128), task=large).reply_spec()
-    fits = replace(quick(name, steps=100, width=64, d_width=64), task=large)
+        replace(quick(name, steps_per_message=1000, width=64, d_width=128), task=large).reply_spec()
+    fits = replace(quick(name, steps_per_message=100, width=64, d_width=64), task=large)
     parts = fits.reply_spec()
     D = vector_size(fits.discriminator(fits.architecture))
     assert 4 * 100 * D > 2**28

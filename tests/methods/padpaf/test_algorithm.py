@@ -71,8 +71,8 @@ def test_private_style_never_leaves_the_client(tmp_path, label_maps):
 
 def test_a_run_keeps_private_tensors_in_the_clients_folder_alone(tmp_path):
     run = vitrail.train(
-        "padpaf", data="digits", size=8, partition="domains:invert,blur", width=4, latent=8, rounds=2, workers=1,
-        out=str(tmp_path / "run"), measure_every=0,
+        "padpaf", data="digits", size=8, partition="domains:invert,blur", width=4, latent_dim=8, rounds=2, workers=1,
+        out=str(tmp_path / "run"), eval_every=0,
     )  # fmt: skip
     method = quick("padpaf", style_depth=4)
     outside = b"".join(p.read_bytes() for p in run.folder.rglob("*") if p.is_file() and p.parent.name != "clients")
@@ -195,7 +195,7 @@ def test_pairs_share_content_or_style():
 
 @pytest.mark.parametrize("opt", ["adam", "average"])
 def test_the_server_moves_by_adam_on_the_mean_pseudo_gradient(opt):
-    method = quick("padpaf", server_opt=opt, decay=0.9)
+    method = quick("padpaf", server_opt=opt, lr_decay=0.9)
     server = method.server_init(Rng((1,)))
     sizes = {name: server[name].size for name in FEDERATED}
     rng = np.random.default_rng(0)
@@ -218,7 +218,7 @@ def test_the_server_moves_by_adam_on_the_mean_pseudo_gradient(opt):
 
 def test_d_learns_at_twice_the_rate_of_g():
     """Adam's first step is its rate, whatever the gradient."""
-    method = quick("padpaf", batch=64, d_steps=1, lr=1e-3, weights="uniform")
+    method = quick("padpaf", batch_size=64, d_steps=1, lr=1e-3, weighting="uniform")
     for t, eta in ((0, 1e-3), (1, 1e-3 * 0.99)):
         _, reply = method.client_round({}, told(method, t=t), SOME, Rng((2,)))
         assert np.abs(reply.parts["generator"]).max() == pytest.approx(eta, rel=1e-2)
@@ -226,7 +226,7 @@ def test_d_learns_at_twice_the_rate_of_g():
 
 
 def test_g_has_its_turn_after_every_t_d_steps_over_rounds():
-    method = quick("padpaf", batch=64, d_steps=3)  # one step a round
+    method = quick("padpaf", batch_size=64, d_steps=3)  # one step a round
     state, moved = {}, []
     for t in range(6):
         state, reply = method.client_round(state, told(method, t=t), SOME, Rng((t,)))
@@ -235,7 +235,7 @@ def test_g_has_its_turn_after_every_t_d_steps_over_rounds():
 
 
 def test_a_loopless_client_takes_as_many_steps_on_average():
-    method = quick("padpaf", loopless=True, local_epochs=2, batch=8)  # 5 batches an epoch
+    method = quick("padpaf", loopless=True, local_epochs=2, batch_size=8)  # 5 batches an epoch
     steps = [len(list(training.batches(method, SOME, Rng((seed,))))) for seed in range(300)]
     assert np.mean(steps) == pytest.approx(10, abs=2)
     assert np.std(steps) == pytest.approx(np.sqrt(10 * 9), rel=0.2)
@@ -244,7 +244,7 @@ def test_a_loopless_client_takes_as_many_steps_on_average():
 
 @pytest.mark.parametrize(
     "setting",
-    [{"wire": "float16"}, {"loopless": True}, {"lam": 0.0}, {"loss": "wasserstein"}],
+    [{"wire_dtype": "float16"}, {"loopless": True}, {"lam": 0.0}, {"loss": "wasserstein"}],
     ids=str,
 )
 def test_every_choice_trains(tmp_path, setting):
@@ -258,7 +258,7 @@ def test_every_choice_trains(tmp_path, setting):
 
 @pytest.mark.parametrize(("fake_labels", "expected"), [("all", set(range(10))), ("own", {2, 3})])
 def test_fakes_have_all_labels_or_the_clients_own(fake_labels, expected):
-    method = quick("padpaf", fake_labels=fake_labels, batch=200)
+    method = quick("padpaf", fake_labels=fake_labels, batch_size=200)
     data = digits().train.take(np.flatnonzero(np.isin(digits().train.labels, [2, 3])))
     _, y = training.latents(method, training.labels_of_fakes(method, data), Rng((1,)).torch())
     assert set(y.tolist()) == expected
@@ -266,7 +266,7 @@ def test_fakes_have_all_labels_or_the_clients_own(fake_labels, expected):
 
 def test_the_papers_size_is_reached():
     """1,182,725 for three channels of 32x32 and no labels; 448 of them scale a noise that is left out here."""
-    method = quick("padpaf", width=64, latent=128, style_depth=8)
+    method = quick("padpaf", width=64, latent_dim=128, style_depth=8)
     method = replace(method, task=replace(method.task, shape=(3, 32, 32), classes=0))
     content = method.content()
     nets = [*content.values(), *method.style(content["generator"]).values()]
@@ -313,14 +313,16 @@ def test_content_or_style_can_be_fixed(tmp_path):
 
 
 def test_a_clients_generator_is_loaded_from_a_runs_folder(tmp_path):
-    tiny = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "measure_every": 0}
-    run = vitrail.train("padpaf", width=4, latent=8, out=str(tmp_path / "run"), **tiny)
+    tiny = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "eval_every": 0}
+    run = vitrail.train("padpaf", width=4, latent_dim=8, out=str(tmp_path / "run"), **tiny)
     own = load_personal(run.folder, "client-1")
     assert own.about["client"] == "client-1"
     assert not own.sample(3).equal(load_personal(run.folder, "client-0").sample(3))
     with pytest.raises(VitrailError, match="did you mean client-1"):
         load_personal(run.folder, "clint-1")
-    plain = vitrail.train("dpfedgan", width=4, z=8, batch=64, g_steps=1, out=str(tmp_path / "plain"), **tiny)
+    plain = vitrail.train(
+        "dpfedgan", width=4, latent_dim=8, batch_size=64, g_steps=1, out=str(tmp_path / "plain"), **tiny
+    )
     with pytest.raises(VitrailError, match="no generator of their own"):
         load_personal(plain.folder, "client-0")
 
@@ -332,8 +334,8 @@ def _tree(path):
 @pytest.mark.parametrize("name", ["padpaf", "ditto", "padpafvae"])
 def test_a_node_joins_the_model_it_got_with_its_private_file(name, tmp_path):
     run = vitrail.train(
-        name, data="digits", size=8, partition="domains:invert,blur", width=4, latent=8, rounds=1, workers=1,
-        out=str(tmp_path / "run"), measure_every=0, labels="ignore",
+        name, data="digits", size=8, partition="domains:invert,blur", width=4, latent_dim=8, rounds=1, workers=1,
+        out=str(tmp_path / "run"), eval_every=0, labels="ignore",
     )  # fmt: skip
     model, private = tmp_path / "model.safetensors", tmp_path / "north.safetensors"
     model.write_bytes((run.folder / "model.safetensors").read_bytes())
@@ -358,8 +360,8 @@ def test_a_node_joins_the_model_it_got_with_its_private_file(name, tmp_path):
 
 
 def test_the_command_line_draws_from_a_client(tmp_path, monkeypatch):
-    tiny = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "measure_every": 0}
-    run = vitrail.train("padpaf", width=4, latent=8, out=str(tmp_path / "run"), **tiny)
+    tiny = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "eval_every": 0}
+    run = vitrail.train("padpaf", width=4, latent_dim=8, out=str(tmp_path / "run"), **tiny)
     monkeypatch.chdir(tmp_path)
     words = ["sample", str(run.folder), "--client", "client-1", "-n", "6", "--label", "3", "-o", "x.npz"]
     drawn = []

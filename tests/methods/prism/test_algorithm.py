@@ -152,7 +152,7 @@ def test_a_batch_smaller_than_the_classes_still_trains_them_all(tmp_path, monkey
     seen = set()
     real = prism_loss.class_moments
     monkeypatch.setattr(prism_loss, "class_moments", lambda f, y, c: seen.update(y.tolist()) or real(f, y, c))
-    federate(quick("prism", rounds=1, batch=4, local_steps=3), tmp_path, holds=shares(each=60))
+    federate(quick("prism", rounds=1, batch_size=4, local_steps=3), tmp_path, holds=shares(each=60))
     assert seen == set(range(10))
 
 
@@ -208,7 +208,7 @@ def test_clients_that_follow_changes_hold_the_servers_scores(settings, tmp_path)
 @pytest.mark.parametrize(("path", "alpha"), [("backward", 50), ("forward", 30), ("backward", 0), ("forward", 100)])
 def test_alpha_counts_real_layers_from_the_end_or_the_start(path, alpha):
     """The 8x8 network has five layers: first, three of a block, last."""
-    method = quick("prism", alpha=alpha, path=path)
+    method = quick("prism", alpha=alpha, score_layers=path)
     sizes = list(method.sizes)
     assert len(sizes) == 5
     n = round(alpha / 100 * 5)
@@ -239,7 +239,7 @@ def test_score_layers_cost_two_or_four_bytes_and_lose_nothing_in_float32(tmp_pat
 
 
 def test_noise_is_added_to_theta_and_clipped_before_the_mask_is_drawn():
-    method = quick("prism", privacy="paper", noise_multiplier=0.3, clip=0.1, alpha=100, score_form="theta")
+    method = quick("prism", privacy="paper", noise_multiplier=0.3, theta_clip=0.1, alpha=100, score_form="theta")
     s = torch.linspace(-4, 4, method.size)
     message = ServerMessage(0, {"seed": np.array([7]), "draws": np.array([8]), "stratum": np.array([0, 3])})
     theta = method.upload(s, np.zeros(method.size, np.int16), message, Rng((3,)))["scores"]
@@ -267,7 +267,7 @@ def test_klms_uploads_a_tenth_of_a_bit_and_follows_what_was_learned(tmp_path):
 
 @pytest.mark.parametrize("average", ["adam", "none"])
 def test_other_averages_train_too(average, tmp_path):
-    method = quick("prism", rounds=6, local_steps=8, batch=30, average=average, ama_lr=0.05)
+    method = quick("prism", rounds=6, local_steps=8, batch_size=30, moment_averaging=average, ama_lr=0.05)
     _, outcomes, _ = federate(method, tmp_path, holds=shares(each=60))
     assert all(len(o.replied) == 3 for o in outcomes), outcomes[0].excluded
     assert np.isfinite([o.metrics["loss"] for o in outcomes]).all()
@@ -363,7 +363,7 @@ def test_the_product_is_the_frozen_network_under_the_final_mask(tmp_path):
 
 
 def test_training_lowers_the_loss(tmp_path):
-    method = quick("prism", rounds=6, local_steps=8, batch=30)
+    method = quick("prism", rounds=6, local_steps=8, batch_size=30)
     _, outcomes, _ = federate(method, tmp_path, holds=shares(each=60))
     assert outcomes[-1].metrics["loss"] < 0.8 * outcomes[0].metrics["loss"]
 

@@ -25,7 +25,7 @@ def test_no_pair_of_clients_moves_theta_further_than_the_sensitivity(monkeypatch
     from vitrail.methods.prism import mechanisms as prism_privacy
 
     monkeypatch.setattr(prism_privacy, "gaussian", lambda source, n, sigma: np.zeros(n))
-    method = quick("prism", privacy="mask-update", update_norm=0.7, noise_multiplier=1.0, clip=1e-6)
+    method = quick("prism", privacy="mask-update", max_update_norm=0.7, noise_multiplier=1.0, theta_clip=1e-6)
     rng = np.random.default_rng(0)
     s_t = scores.first(3, method.size, "normal", 1.0)
     extremes = [torch.zeros(method.size), torch.ones(method.size)]
@@ -38,7 +38,7 @@ def test_no_pair_of_clients_moves_theta_further_than_the_sensitivity(monkeypatch
 
 
 def test_theta_that_leaves_carries_the_noise_that_is_claimed():
-    method = quick("prism", privacy="mask-update", update_norm=0.01, noise_multiplier=1.0)
+    method = quick("prism", privacy="mask-update", max_update_norm=0.01, noise_multiplier=1.0)
     s_t = np.zeros(method.size, np.int16)  # θ_t = 1/2, far from the clip
     sent = noised_theta(method, torch.full((method.size,), 0.5), s_t, seeded(Rng((1,))))
     assert float(sent.std()) == pytest.approx(0.02, rel=0.05)
@@ -105,7 +105,7 @@ def test_moments_are_noised_once_and_kept(tmp_path):
     assert (before == after).all()
 
 
-@pytest.mark.parametrize("wrong", [{"loss": "gan"}, {"average": "adam"}])
+@pytest.mark.parametrize("wrong", [{"loss": "gan"}, {"moment_averaging": "adam"}])
 def test_what_noised_moments_cannot_serve_is_refused(wrong):
     with pytest.raises(VitrailError, match="noised moments"):
         quick("prism", privacy="moments", epsilon=3.0, **wrong).reply_spec()

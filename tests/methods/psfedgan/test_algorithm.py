@@ -75,8 +75,8 @@ def halves():
 
 def longer():
     """200 steps in eight messages, and two rounds for the classifier."""
-    training = {"steps": 25, "batch": 16, "lr": 1e-3, "width": 8, "d_width": 8, "z": 16}
-    return small(10, **training, classifier_rounds=2, classifier_steps=40, classifier_batch=32)
+    training = {"steps_per_message": 25, "batch_size": 16, "lr": 1e-3, "width": 8, "d_width": 8, "latent_dim": 16}
+    return small(10, **training, classifier_rounds=2, classifier_steps=40, classifier_batch_size=32)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_so_it_is_over_worker_processes(long, tmp_path):
 
 
 def test_a_servers_threads_change_nothing():
-    method, (server, state) = small(batch=32), beginning(small())
+    method, (server, state) = small(batch_size=32), beginning(small())
     _, parts = one_round(method, server, state)
     before = torch.get_num_threads()
     try:
@@ -222,7 +222,7 @@ def test_all_of_the_seed_counts():
 
 def test_uploads_are_at_most_55_percent_of_sending_g_and_d_at_the_same_steps():
     for coding, most in (("plain", 0.55), ("delta", 0.25)):
-        resolved = config.resolve("psfedgan", {"steps": 3, "batch": 4, "d_coding": coding})
+        resolved = config.resolve("psfedgan", {"steps_per_message": 3, "batch_size": 4, "d_coding": coding})
         method = config.build_method(resolved, Task((1, 32, 32), 10, 20, 10))
         (server, state), sent = beginning(method), []
         pixels = np.kron(digits().train.pixels[:8], np.ones((1, 1, 4, 4), np.uint8))
@@ -409,7 +409,7 @@ def test_what_does_not_fit_is_refused_with_the_reason(change, says):
     assert method.receive(server, "a", parts)["twins"]["a"]["steps"] == 2
 
 
-@pytest.mark.parametrize("own", [{"d_width": 7}, {"d_kind": "dense", "d_width": 5}])
+@pytest.mark.parametrize("own", [{"d_width": 7}, {"d_architecture": "dense", "d_width": 5}])
 def test_a_client_may_have_a_discriminator_of_its_own_and_change_it(own):
     method = small(d_coding="delta")
     server, state = beginning(method)
@@ -421,7 +421,7 @@ def test_a_client_may_have_a_discriminator_of_its_own_and_change_it(own):
 
 
 def test_clients_with_discriminators_of_their_own_train_beside_the_others(tmp_path):
-    method = small(d_own="client-1=dense:5, client-2=dcgan:7")
+    method = small(client_discriminators="client-1=dense:5, client-2=dcgan:7")
     fed, outcomes, _ = federate(method, tmp_path, rounds=2)
     assert all(len(o.replied) == 3 for o in outcomes if o.requested), outcomes[0].excluded
     named = {client: twin["architecture"] for client, twin in fed.server["twins"].items()}
@@ -433,8 +433,8 @@ def test_clients_with_discriminators_of_their_own_train_beside_the_others(tmp_pa
 
 @pytest.mark.parametrize("wrong", ["client-1=resnet:4", "client-1=dcgan", "dense:5"])
 def test_a_discriminator_that_cannot_be_built_is_refused_before_the_run(wrong):
-    with pytest.raises(VitrailError, match=r"d_own=.*write NAME=dense:32"):
-        small(d_own=wrong).reply_spec()
+    with pytest.raises(VitrailError, match=r"client_discriminators=.*write NAME=dense:32"):
+        small(client_discriminators=wrong).reply_spec()
 
 
 def test_another_runs_generators_cannot_be_taken_over():
@@ -444,7 +444,7 @@ def test_another_runs_generators_cannot_be_taken_over():
 
 def test_in_deployment_keys_come_from_the_operating_system():
     method = small()
-    deployed = replace(method, task=replace(method.task, entropy="os"))
+    deployed = replace(method, task=replace(method.task, noise_source="os"))
     for party, equal in ((method, True), (deployed, False)):
         assert (party.client_init("a", Rng((1,)))["key"] == party.client_init("a", Rng((1,)))["key"]) == equal
         assert (party.server_init(Rng((1,)))["key"] == party.server_init(Rng((1,)))["key"]) == equal
@@ -527,7 +527,7 @@ def test_the_classifier_sees_real_pictures_and_every_known_class(long):
     assert set(y[:150].tolist()) == set(range(10))
     assert set(y[150:].tolist()) <= set(range(5))
     made = classifier.ClassifierBatches(method.task, method.mixture(server), real, 64, 0.0).draw(Rng((1,)).torch())[0]
-    assert not (made == 1).flatten(1).all(1).any(), "real_share=0 is generators alone"
+    assert not (made == 1).flatten(1).all(1).any(), "real_fraction=0 is generators alone"
 
 
 def test_products_survive_a_file(long, tmp_path):

@@ -52,9 +52,9 @@ def test_what_is_published_is_the_rounded_d_while_d_u_goes_on_in_float32(coding)
 
 def test_g_steps_against_the_decoded_d_and_d_trains_as_if_nothing_were_rounded():
     """G's step written plainly, against D as it was read and against D as it is; D's first step knows of neither."""
-    method = small(steps=1, d_coding="int4")
+    method = small(steps_per_message=1, d_coding="int4")
     after, parts = one_round(method, *beginning(method))
-    exact, _ = one_round(small(steps=1), *beginning(method))
+    exact, _ = one_round(small(steps_per_message=1), *beginning(method))
     own, labels = after["now"]["discriminator"], np.flatnonzero(parts["labels"])
     assert np.array_equal(own, exact["now"]["discriminator"])
 
@@ -111,7 +111,7 @@ def test_a_client_may_change_its_discriminator_between_messages():
 @both
 def test_rounding_is_not_called_private(coding):
     """It has no chance in it: another picture in the place of one either changes what is sent, for certain, or does not."""
-    method = small(d_coding=coding, batch=24)
+    method = small(d_coding=coding, batch_size=24)
     assert method.mechanism is None
     assert claim(method.mechanism, method.max_replies, method.delta, "os")["says"].startswith("not private")
     data, (server, state) = digits().train.take(np.arange(24)), beginning(method)
@@ -137,7 +137,7 @@ def test_four_bits_still_tell_whether_a_picture_was_there():
     white = Images(
         np.concatenate([some.pixels[1:], np.full((1, 1, 8, 8), 255, np.uint8)]), np.append(some.labels[1:], 3)
     )
-    method, scores = small(d_coding="int4", steps=20, label_sets="all"), {False: [], True: []}
+    method, scores = small(d_coding="int4", steps_per_message=20, label_sets="all"), {False: [], True: []}
     for k in range(30):
         server, state, data = beginning(method)[0], method.client_init("a", Rng((k, 7))), white if k % 2 else some
         told_ = ServerMessage(0, told(method, server))

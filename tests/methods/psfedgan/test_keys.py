@@ -33,7 +33,7 @@ def keys(tmp_path, monkeypatch):
 
 
 def test_g_s_is_g_u_bit_for_bit_and_no_key_travels(keys, tmp_path):
-    method = small(4, key_from="file")
+    method = small(4, key_source="file")
     assert "key" not in method.reply_spec()
     assert "key" in small(4).reply_spec()
     fed, outcomes, traffic = federate(method, tmp_path / "run", holds=TWO)
@@ -50,7 +50,7 @@ def test_g_s_is_g_u_bit_for_bit_and_no_key_travels(keys, tmp_path):
 def test_the_secret_is_derived_from_the_file_and_the_name_alone(keys):
     """HKDF with the library alone; the private keys of the two sides play no part."""
     root = HKDF(SHA256(), 32, None, b"vitrail psfedgan 1 file a").derive(bytes.fromhex((keys / "a.key").read_text()))
-    method = small(key_from="file")
+    method = small(key_source="file")
     assert method.shared("a", bytes(32), b"", b"") == twins.Secret(root, "a")
     put(keys, "b", bytes.fromhex((keys / "a.key").read_text()))
     assert twins.secret_given("b").seed(0) != twins.secret_given("a").seed(0)
@@ -60,7 +60,7 @@ def test_the_secret_is_derived_from_the_file_and_the_name_alone(keys):
 
 
 def test_a_client_that_lost_its_state_begins_anew_from_the_next_seed(keys, tmp_path):
-    method = small(4, key_from="file")
+    method = small(4, key_source="file")
     fed, *_ = federate(method, tmp_path / "run", holds=TWO, rounds=2)
     (tmp_path / "run" / "client-1.safetensors").unlink()
     fed, *_ = federate(method, tmp_path / "run", holds=TWO, rounds=2, fed=fed)
@@ -69,7 +69,7 @@ def test_a_client_that_lost_its_state_begins_anew_from_the_next_seed(keys, tmp_p
 
 
 def test_different_files_never_agree_and_the_reason_says_so(keys, tmp_path):
-    method = small(key_from="file")
+    method = small(key_source="file")
     server, state = beginning(method)
     _, parts = one_round(method, server, state)
     put(keys, "a", bytes(32))
@@ -78,7 +78,7 @@ def test_different_files_never_agree_and_the_reason_says_so(keys, tmp_path):
 
 
 def test_a_server_that_lacks_a_file_says_so_before_anybody_is_asked(keys):
-    method = small(4, key_from="file")
+    method = small(4, key_source="file")
     server, _ = beginning(method)
     (keys / "client-1.key").unlink()
     with pytest.raises(VitrailError, match=r"client-1\.key"):
@@ -87,7 +87,7 @@ def test_a_server_that_lacks_a_file_says_so_before_anybody_is_asked(keys):
 
 
 def test_a_client_that_lacks_its_file_says_so_and_not_where_it_looked(keys, tmp_path):
-    method = small(4, key_from="file")
+    method = small(4, key_source="file")
     server, state = beginning(method)
     (keys / "a.key").chmod(0o644)
     with pytest.raises(VitrailError, match="chmod 600") as e:
@@ -97,9 +97,17 @@ def test_a_client_that_lacks_its_file_says_so_and_not_where_it_looked(keys, tmp_
 
 def test_nothing_of_a_secret_is_in_a_runs_folder(keys, tmp_path):
     """Checkpoints and clients' own files have G; settings, ledger and report have neither that nor a secret."""
-    quick = {"width": 4, "z": 8, "d_width": 4, "batch": 8, "steps": 2, "classifier_rounds": 0, "rounds": 2}
-    run = {"data": "digits", "size": 8, "clients": 2, "workers": 1, "grids": 0, "measure_every": 0}
-    runs.train("psfedgan", **quick, **run, key_from="file", out=str(tmp_path / "out"))
+    quick = {
+        "width": 4,
+        "latent_dim": 8,
+        "d_width": 4,
+        "batch_size": 8,
+        "steps_per_message": 2,
+        "classifier_rounds": 0,
+        "rounds": 2,
+    }
+    run = {"data": "digits", "size": 8, "clients": 2, "workers": 1, "grids": 0, "eval_every": 0}
+    runs.train("psfedgan", **quick, **run, key_source="file", out=str(tmp_path / "out"))
     hidden = set()
     for c in TWO:
         secret, raw = twins.secret_given(c), bytes.fromhex((keys / f"{c}.key").read_text())

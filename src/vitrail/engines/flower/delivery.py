@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vitrail.engines.flower.run_spec import RunSpec
 
 HEADER, PER_TENSOR = 2**20, 256  # bytes that a file may have beside its tensors, in all and for each of them
-NETWORK = ("generator", "width", "z", "latent", "style_depth", "label_maps")  # settings that determine its size
+NETWORK = ("generator", "width", "latent_dim", "style_depth", "label_maps")  # settings that determine its size
 
 
 def check_delivered(terms: RunSpec, raw: bytes) -> None:

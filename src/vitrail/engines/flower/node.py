@@ -151,7 +151,7 @@ class Node:
         policy, budget = self._agree(terms, method)
         self._check_features(terms, method)
         s, folder = terms.common(), self._begun(terms)
-        rng = Rng((s.seed,)) if s.entropy == "seed" else Rng((self.secret,))
+        rng = Rng((s.seed,)) if s.noise_source == "seed" else Rng((self.secret,))
 
         def pictures() -> Images:
             """Read once in a run: each of its messages comes to a new process."""
@@ -300,7 +300,7 @@ class Node:
         from vitrail.data.loading import load
 
         # A node measures nothing, so it trains on all its images; a share for trials is that of a simulated client.
-        data = load(self.data, size=s.size, held_out=s.held_out if self.partition else 0.0)
+        data = load(self.data, size=s.size, test_fraction=s.test_fraction if self.partition else 0.0)
         if self.classes:
             data = _named(data, tuple(word.strip() for word in self.classes.split(",")))
         if not self.partition:

@@ -84,5 +84,5 @@ class RunSpec:
         if len(self.shape) != 3:
             raise Malformed(f"pictures of shape {self.shape}; three numbers are a picture's")
         c, h, w = self.shape
-        task = Task((c, h, w), len(self.classes), s.rounds, self.clients, device, s.secure, s.entropy)
+        task = Task((c, h, w), len(self.classes), s.rounds, self.clients, device, s.secagg_threshold, s.noise_source)
         return config.build_method(s, task)

@@ -94,7 +94,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         raise VitrailError("the run config names no folder; give -c 'out=\"FOLDER\"', on the machine of the SuperLink")
     values.setdefault("data", NODES)
     begun = RunDir(Path(values["out"])).settings
-    values.setdefault("entropy", config.resolve(str(begun), {}).entropy if begun.exists() else "os")
+    values.setdefault("noise_source", config.resolve(str(begun), {}).noise_source if begun.exists() else "os")
     return config.resolve(values, {"engine": "flower"})
 
 
@@ -150,8 +150,8 @@ def deployed(settings: Settings, facts: Mapping[str, Any], key: Key | None = Non
     if settings.data == NODES:
         notes.append("the server holds no pictures, so nothing is measured; evaluate the model where there are some")
     else:
-        own = load(settings.data, size=shape[1], held_out=settings.held_out)
-        if settings.server_share:
+        own = load(settings.data, size=shape[1], test_fraction=settings.test_fraction)
+        if settings.server_fraction:
             own, shares, _ = partition_from_settings(complete(settings, own), own)
             held = shares.server
         own = own if classes else own.without_labels()
@@ -163,11 +163,15 @@ def deployed(settings: Settings, facts: Mapping[str, Any], key: Key | None = Non
         data = own
     declared = facts.get("images", {}).values()
     images = max(declared) if declared and all(declared) else 0
-    images = min(images, int(getattr(settings, "most", images)) * max(1, len(classes)))  # declaring lifts no bound
+    images = min(
+        images, int(getattr(settings, "max_per_class", images)) * max(1, len(classes))
+    )  # declaring lifts no bound
     shares = Partition(NODES, names, (none,) * len(names), held)
     settings = complete(settings, data)
-    if settings.entropy == "seed":
-        notes.append("entropy=seed: noise and secrets follow from the seed, which the server knows; for trials only")
+    if settings.noise_source == "seed":
+        notes.append(
+            "noise_source=seed: noise and secrets follow from the seed, which the server knows; for trials only"
+        )
     return assemble(settings, data, shares, list(names), facts["nonce"], notes, deployed=True, key=key, images=images)
 
 

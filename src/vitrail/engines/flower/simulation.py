@@ -58,7 +58,11 @@ class VirtualNodes:
         rng = Rng((s.seed,))
         roster.wait(plan.clients, s.timeout)
         return FlowerEngine(
-            self.grid, roster, plan.method, most=2 * self.workers, drops=lambda c, m: dropped(rng, s.dropout, c, m)
+            self.grid,
+            roster,
+            plan.method,
+            most=2 * self.workers,
+            drops=lambda c, m: dropped(rng, s.client_dropout, c, m),
         )
 
     def _check(self) -> None:

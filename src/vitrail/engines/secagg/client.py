@@ -57,7 +57,7 @@ class SecAggClient:
 
     def group(self, names: list[str]) -> Group:
         """The clients of the round, if this client takes part with them."""
-        t, n = self.task.secure, len(names)
+        t, n = self.task.secagg_threshold, len(names)
         if len(set(names)) != n or self.name not in names:
             raise Malformed(f"the list of {n} clients names one twice or leaves {self.name!r} out")
         if not t <= n <= self.task.clients or 2 * t <= n:
@@ -171,10 +171,10 @@ def _confirm(me: SecAggClient, message: Message, secrets: State) -> tuple[State,
     alive = {name for name, arrived in zip(names, bits, strict=True) if arrived}
     if me.name not in alive:
         raise Malformed("this client's numbers were sent, so its mask key stays secret")
-    if len(alive) < me.task.secure or not alive <= held:
+    if len(alive) < me.task.secagg_threshold or not alive <= held:
         raise Malformed(
             f"the numbers of {len(alive)} clients arrived, {len(alive & held)} of which shared their secrets; with "
-            f"fewer than {me.task.secure}, or others than those, nothing is opened"
+            f"fewer than {me.task.secagg_threshold}, or others than those, nothing is opened"
         )
     signature = _key(me, secrets).sign(*secagg.view(me.group(names), secrets["keys"], bits))
     kept = {name: secrets[name] for name in ("names", "keys", "held")}
@@ -185,10 +185,8 @@ def _open(me: SecAggClient, message: Message, secrets: State) -> tuple[State, tu
     names, alive, held = secrets["names"], secrets["alive"], _by_name(secrets["held"])
     signers = [j for j, signed in enumerate(_told_bits(message, FROM, len(names))) if signed]
     raw = _told(message, SIGNATURES, SIGNATURE * len(signers))
-    if len(signers) < me.task.secure or not all(alive[j] for j in signers):
-        raise Malformed(
-            f"{len(signers)} clients signed whose numbers arrived; {me.task.secure} of those that sent any must"
-        )
+    if len(signers) < me.task.secagg_threshold or not all(alive[j] for j in signers):
+        raise Malformed(f"{len(signers)} clients signed whose numbers arrived; {me.task.secagg_threshold} are required")
     view = secagg.view(me.group(names), secrets["keys"], alive)
     for at, j in enumerate(signers):
         if not signed_by(_shown(secrets, j).signer, raw[SIGNATURE * at : SIGNATURE * (at + 1)], *view):

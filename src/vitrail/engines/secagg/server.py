@@ -47,19 +47,19 @@ from vitrail.wire.message import Header, Kind, Message, Part, encode
 def check_secure(method: Method, asked: int | None = None) -> None:
     """Refuse a method or a threshold that secure aggregation cannot serve; `asked`: clients a round, if not all."""
     task, n = method.task, asked or method.task.clients
-    if not task.secure:
+    if not task.secagg_threshold:
         return
     singly = sorted(name for name, d in method.reply_spec().items() if d.how != "sum")
     if singly:
         raise VitrailError(
             f"secure aggregation shows the server sums alone, and this method sends {', '.join(singly)} singly: "
-            "use a method whose parts are all sums (prism, fedgan), or secure=0"
+            "use a method whose parts are all sums (prism, fedgan), or secagg_threshold=0"
         )
     layout(method.reply_spec(), task.clients, n)
-    if not (2 <= task.secure <= n < 2 * task.secure):
+    if not (2 <= task.secagg_threshold <= n < 2 * task.secagg_threshold):
         raise VitrailError(
-            f"secure={task.secure} with {n} clients a round: it must be more than half of them, or each half could "
-            f"be told a list of its own and open it, and at most all of them; "
+            f"secagg_threshold={task.secagg_threshold} with {n} clients per round: it must be more "
+            f"than half of them, or each half could be told a list of its own and open it, and at most all of them; "
             f"use {max(2, n // 2 + 1)} to {n}"
         )
 
@@ -69,19 +69,19 @@ def gather(method: Method, post: RequestBuilder, who: Sequence[str], ask: Ask, t
     layout(method.reply_spec(), method.task.clients, len(who))  # what cannot be masked stops the run here
     talk = _Talk(post, ask, tell)
     names = talk.advertise(who)
-    if len(names) < method.task.secure:
+    if len(names) < method.task.secagg_threshold:
         return _too_few(names, who, method, "showed their keys")
-    group = Group(post.run, post.fed.round, tuple(names), method.task.secure)
+    group = Group(post.run, post.fed.round, tuple(names), method.task.secagg_threshold)
     talk.share(group)
-    if len(talk.letters) < method.task.secure:
+    if len(talk.letters) < method.task.secagg_threshold:
         return _too_few(talk.letters, who, method, "shared their secrets")
     kinds = layout(method.reply_spec(), method.task.clients, len(names))
     total = talk.masked(group, kinds)
     alive = post.outcome.replied
-    if len(alive) < method.task.secure:
+    if len(alive) < method.task.secagg_threshold:
         return _too_few(alive, who, method, "sent their numbers")
     signatures = talk.confirmed(group, alive)
-    if len(signatures) < method.task.secure:
+    if len(signatures) < method.task.secagg_threshold:
         return _too_few(signatures, who, method, "confirmed whose numbers arrived")
     opened = talk.opened(group, signatures)
     try:
@@ -93,7 +93,9 @@ def gather(method: Method, post: RequestBuilder, who: Sequence[str], ask: Ask, t
 
 
 def _too_few(left: Iterable[str], who: Sequence[str], method: Method, did: str) -> Failure:
-    return Failure(f"{len(list(left))} of {len(who)} clients {did}, {method.task.secure} must remain to open a sum")
+    return Failure(
+        f"{len(list(left))} of {len(who)} clients {did}, {method.task.secagg_threshold} must remain to open a sum"
+    )
 
 
 class _Talk:

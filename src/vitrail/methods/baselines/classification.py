@@ -75,7 +75,7 @@ class FederatedClassifier(BaseMethod):
 
     task: Task
     local_steps: Annotated[int, Field(ge=1, description="steps of SGD on a client in a round")] = 20
-    batch: Annotated[int, Field(ge=1, description="pictures in a step")] = 16
+    batch_size: Annotated[int, Field(ge=1, description="pictures in a step")] = 16
     lr: Annotated[
         float, Field(gt=0, le=1e3, description="SGD's first learning rate; it falls to nothing over the rounds")
     ] = 0.1
@@ -150,7 +150,7 @@ class FederatedClassifier(BaseMethod):
         """Batches of some pictures, drawn with replacement, each picture moved by up to two pixels."""
         draw, task = rng.child("draws").torch(), Task(self.task.shape, self.task.classes, 1, 1, device)
         for _ in range(steps):
-            pick = torch.randint(len(data), (min(self.batch, len(data)),), generator=draw).numpy()
+            pick = torch.randint(len(data), (min(self.batch_size, len(data)),), generator=draw).numpy()
             x, y = gan.pictures(data, pick, task)
             yield shifted(x, draw), y
 

@@ -2,7 +2,7 @@
 
 Beside the global model w, which all clients train together, each has a personal one v_k that it trains on
 F_k(v) + λ/2 ‖v - w_t‖². Here with PaDPaF's networks, losses and optimisers (padpaf.py), all of them in both models, as
-PaDPaF's paper compares (λ = 1; with FedProx prox=1 holds w's local steps to w_t as well).
+PaDPaF's paper compares (λ = 1; with FedProx prox_mu=1 holds w's local steps to w_t as well).
 
 A round is `local_epochs` of steps for w and `personal_epochs` for v_k. Each step passes through as many networks as one
 of PaDPaF does, so by default, a quarter epoch each, a round costs a client what PaDPaF's half epoch does.
@@ -29,7 +29,7 @@ class Ditto(PaDPaF):
     """Ditto's settings."""
 
     shared: Annotated[Literal["everything"], Field(description="what is federated: all of w, always")] = "everything"
-    pull: Annotated[float, Field(ge=0, le=1e6, description="λ of Ditto: how strongly v_k is held to w_t")] = 1.0
+    ditto_lambda: Annotated[float, Field(ge=0, le=1e6, description="λ of Ditto: how strongly v_k is held to w_t")] = 1.0
     local_epochs: Annotated[
         float, Field(gt=0, le=1e4, description="passes over a client's pictures in a round, for w")
     ] = 0.25
@@ -42,7 +42,7 @@ class Ditto(PaDPaF):
         v_k: State = state.get("personal", {})
         nets = self.opened(v_k, {} if v_k else w_t, message)  # v_k begins where w is
         own = replace(self, local_epochs=self.personal_epochs)
-        kept, _ = own.learn(nets, v_k, ProximalTerm(self.pull, w_t), message.round, data, rng.child("personal"))
+        kept, _ = own.learn(nets, v_k, ProximalTerm(self.ditto_lambda, w_t), message.round, data, rng.child("personal"))
         after = {**closed(nets, ()), **kept}
         return {"global": w_k, "personal": after if finite(after) else v_k}, reply
 

@@ -46,11 +46,11 @@ class FedAvg(FederatedClassifier):
 class FedProx(FedAvg):
     """FedProx's settings."""
 
-    mu: Annotated[float, Field(ge=0, le=1e6, description="how strongly a client is held to the global network (μ)")] = (
-        0.1
-    )
+    prox_mu: Annotated[
+        float, Field(ge=0, le=1e6, description="how strongly a client is held to the global network (μ)")
+    ] = 0.1
 
     def objective(self, C: nn.Module, x: Tensor, y: Tensor, w_t: list[Tensor]) -> Tensor:
         """h(w; w_t) = F(w) + μ/2 ‖w - w_t‖²."""
         apart = [(w - start).square().sum() for w, start in zip(C.parameters(), w_t, strict=True)]
-        return super().objective(C, x, y, w_t) + self.mu / 2 * torch.stack(apart).sum()
+        return super().objective(C, x, y, w_t) + self.prox_mu / 2 * torch.stack(apart).sum()

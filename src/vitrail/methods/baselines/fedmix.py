@@ -39,9 +39,9 @@ CODECS = {"means": "bytes", "mean_labels": "float32"}
 class NaiveMix(FederatedClassifier):
     """NaiveMix's settings."""
 
-    mean_of: Annotated[int, Field(ge=1, description="pictures in one mean (M)")] = 10
-    means: Annotated[int, Field(ge=1, le=100_000, description="means that a client shares, at most")] = 60
-    mix: Annotated[float, Field(ge=0, lt=1, description="how much of a mean is mixed in (λ)")] = 0.1
+    images_per_mean: Annotated[int, Field(ge=1, description="pictures in one mean (M)")] = 10
+    max_means: Annotated[int, Field(ge=1, le=100_000, description="means that a client shares, at most")] = 60
+    mix_lambda: Annotated[float, Field(ge=0, lt=1, description="how much of a mean is mixed in (λ)")] = 0.1
 
     @property
     def needs_ack(self) -> bool:
@@ -49,7 +49,7 @@ class NaiveMix(FederatedClassifier):
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         c, h, w = self.task.shape
-        bounds = {"means": self.means * c * h * w, "mean_labels": 4 * self.means * self.task.classes}
+        bounds = {"means": self.max_means * c * h * w, "mean_labels": 4 * self.max_means * self.task.classes}
         shapes = {"means": (None, c, h, w), "mean_labels": (None, self.task.classes)}
         shared = {n: PartSpec("each", CODECS[n], None, limit_bytes=bounds[n], shape=shapes[n]) for n in CODECS}
         shared["mean_labels"] = replace(shared["mean_labels"], least=0, limit=1)
@@ -83,16 +83,16 @@ class NaiveMix(FederatedClassifier):
 
     def averaged(self, data: Images, rng: Rng) -> dict[str, Array]:
         """Means of M pictures and of their labels, as 8 bits and as float32."""
-        order = rng.child("means").numpy().permutation(len(data))[: self.mean_of * self.means]
-        groups = np.array_split(order, -(-len(order) // self.mean_of))
+        order = rng.child("means").numpy().permutation(len(data))[: self.images_per_mean * self.max_means]
+        groups = np.array_split(order, -(-len(order) // self.images_per_mean))
         labels = np.eye(self.task.classes, dtype=np.float32)[data.labels]
         means = [data.pixels[g].mean(0).round().astype(np.uint8) for g in groups]
         return {"means": np.stack(means), "mean_labels": np.stack([labels[g].mean(0) for g in groups])}
 
     def loss(self, C: nn.Module, x: Tensor, y: Tensor, mean: Tensor, label: Tensor) -> Tensor:
         """Mixup with means: both labels of what is mixed."""
-        logits = C((1 - self.mix) * x + self.mix * mean)
-        return (1 - self.mix) * F.cross_entropy(logits, y) + self.mix * F.cross_entropy(logits, label)
+        logits = C((1 - self.mix_lambda) * x + self.mix_lambda * mean)
+        return (1 - self.mix_lambda) * F.cross_entropy(logits, y) + self.mix_lambda * F.cross_entropy(logits, label)
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Local steps with the means that are known, and this client's own until the server has them."""
@@ -123,8 +123,12 @@ class FedMix(NaiveMix):
 
     def loss(self, C: nn.Module, x: Tensor, y: Tensor, mean: Tensor, label: Tensor) -> Tensor:
         """Eq. 4."""
-        x = ((1 - self.mix) * x).requires_grad_()
+        x = ((1 - self.mix_lambda) * x).requires_grad_()
         logits = C(x)
         own = F.cross_entropy(logits, y)
         (slope,) = torch.autograd.grad(own, x, create_graph=True)
-        return (1 - self.mix) * own + self.mix * F.cross_entropy(logits, label) + self.mix * (slope * mean).sum()
+        return (
+            (1 - self.mix_lambda) * own
+            + self.mix_lambda * F.cross_entropy(logits, label)
+            + self.mix_lambda * (slope * mean).sum()
+        )

@@ -44,10 +44,14 @@ class FullGan(LocalGan):
     def reply_spec(self) -> Mapping[str, PartSpec]:
         with torch.device("meta"):
             sizes = vector_size(self.generator()), vector_size(self.discriminator(self.architecture))
-        self.fits(self.steps * sum(sizes))
+        self.fits(self.steps_per_message * sum(sizes))
         parts = {
-            "generators": PartSpec("each", "float32", self.steps * sizes[0], shape=(self.steps, sizes[0])),
-            "discriminators": PartSpec("each", "float32", self.steps * sizes[1], shape=(self.steps, sizes[1])),
+            "generators": PartSpec(
+                "each", "float32", self.steps_per_message * sizes[0], shape=(self.steps_per_message, sizes[0])
+            ),
+            "discriminators": PartSpec(
+                "each", "float32", self.steps_per_message * sizes[1], shape=(self.steps_per_message, sizes[1])
+            ),
         }
         return parts | self.declares_besides()
 
@@ -59,7 +63,7 @@ class FullGan(LocalGan):
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         """Keep the last G_u, and the mean of all so far."""
-        rows = parts["generators"].reshape(self.steps, -1)
+        rows = parts["generators"].reshape(self.steps_per_message, -1)
         mean = self.averaged(server["users"].get(client), rows)
         user = {"generator": np.array(rows[-1]), "labels": self.labels_said(parts), **mean}
         if not finite(user):

@@ -43,12 +43,16 @@ CODECS = {"pictures": "bytes"}
 class SdaFl(FederatedClassifier):
     """SDA-FL's settings."""
 
-    made: Annotated[int, Field(ge=1, le=100_000, description="pictures that a client's GAN makes and shares")] = 200
-    sure: Annotated[float, Field(gt=0, le=1, description="softmax from which a pseudo label counts")] = 0.95
+    shared_images: Annotated[
+        int, Field(ge=1, le=100_000, description="pictures that a client's GAN makes and shares")
+    ] = 200
+    pseudo_label_threshold: Annotated[
+        float, Field(gt=0, le=1, description="softmax from which a pseudo label counts")
+    ] = 0.95
     gan_steps: Annotated[int, Field(ge=1, description="steps of a client's GAN, once, before it shares")] = 800
-    gan_batch: Annotated[int, Field(ge=2, description="pictures in a step of the GAN")] = 16
+    gan_batch_size: Annotated[int, Field(ge=2, description="pictures in a step of the GAN")] = 16
     width: Annotated[int, Field(ge=4, le=512, description="the GAN's channels nearest to the picture")] = 16
-    z: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
+    latent_dim: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
     gan_lr: Annotated[float, Field(gt=0, le=1e3, description="G's learning rate, by Adam; D's is half")] = 2e-3
 
     @property
@@ -58,9 +62,13 @@ class SdaFl(FederatedClassifier):
     def reply_spec(self) -> Mapping[str, PartSpec]:
         if self.task.classes >= UNSURE:
             raise VitrailError(f"sdafl: {self.task.classes} classes; pseudo labels are for fewer than {UNSURE}")
-        pixels = self.made * int(np.prod(self.task.shape))
-        shared = {"pictures": PartSpec("each", "bytes", None, limit_bytes=pixels, shape=(self.made, *self.task.shape))}
-        return {**super().reply_spec(), **shared, "labels": PartSpec("each", "bytes", self.made)}
+        pixels = self.shared_images * int(np.prod(self.task.shape))
+        shared = {
+            "pictures": PartSpec(
+                "each", "bytes", None, limit_bytes=pixels, shape=(self.shared_images, *self.task.shape)
+            )
+        }
+        return {**super().reply_spec(), **shared, "labels": PartSpec("each", "bytes", self.shared_images)}
 
     # -- server ---------------------------------------------------------------------------------------------------
 
@@ -84,8 +92,8 @@ class SdaFl(FederatedClassifier):
             if client not in server["shares"]:
                 raise Malformed("labels of pictures that it never shared")
             return after
-        if sent.shape != (self.made, *self.task.shape):
-            raise Malformed(f"pictures of shape {sent.shape} are not {self.made} pictures")
+        if sent.shape != (self.shared_images, *self.task.shape):
+            raise Malformed(f"pictures of shape {sent.shape} are not {self.shared_images} pictures")
         share = {"pictures": sent}
         return {**after, "shares": {**server["shares"], client: share}}
 
@@ -98,7 +106,10 @@ class SdaFl(FederatedClassifier):
     def synthesised(self, data: Images, rng: Rng) -> Array:
         """Pictures of a GAN that was trained on this client's, without labels."""
         task, draw = replace(self.task, classes=0), rng.child("noise").torch()
-        G, D = DcganGenerator(task.shape, 0, self.width, self.z), DcganDiscriminator(task.shape, 0, self.width, "group")
+        G, D = (
+            DcganGenerator(task.shape, 0, self.width, self.latent_dim),
+            DcganDiscriminator(task.shape, 0, self.width, "group"),
+        )
         nets = [initialise(net, rng.child(name).torch()).to(task.device) for name, net in (("g", G), ("d", D))]
         opt_g, opt_d = (
             gan.adam(n, r, (0.5, 0.999), None) for n, r in zip(nets, (self.gan_lr, self.gan_lr / 2), strict=True)
@@ -106,15 +117,15 @@ class SdaFl(FederatedClassifier):
         picks = rng.child("real").numpy()
         with one_thread(), torch.enable_grad():
             for _ in range(self.gan_steps):
-                z, _ = gan.latent(self.gan_batch, self.z, task, draw)
-                pick = picks.choice(len(data), min(self.gan_batch, len(data)), replace=False)
+                z, _ = gan.latent(self.gan_batch_size, self.latent_dim, task, draw)
+                pick = picks.choice(len(data), min(self.gan_batch_size, len(data)), replace=False)
                 fake = G(z)
                 gan.step(opt_d, gan.d_loss(D, gan.pictures(data, pick, task), (fake, None)))
                 gan.step(opt_g, gan.g_loss(D(fake), "nonsaturating"))
         G.eval()
         with torch.no_grad():
-            made = [pack(G(gan.latent(min(256, self.made - at), self.z, task, draw)[0]).cpu(), "uint8")
-                    for at in range(0, self.made, 256)]  # fmt: skip
+            sizes = [min(256, self.shared_images - at) for at in range(0, self.shared_images, 256)]
+            made = [pack(G(gan.latent(n, self.latent_dim, task, draw)[0]).cpu(), "uint8") for n in sizes]
         return np.concatenate(made)
 
     @torch.no_grad()
@@ -123,7 +134,7 @@ class SdaFl(FederatedClassifier):
         C.eval()
         shown = (to_float(pictures[at : at + 256]).to(self.task.device) for at in range(0, len(pictures), 256))
         sure, label = torch.cat([C(x).softmax(1) for x in shown]).max(1)
-        return torch.where(sure >= self.sure, label, UNSURE).to(torch.uint8).cpu().numpy()
+        return torch.where(sure >= self.pseudo_label_threshold, label, UNSURE).to(torch.uint8).cpu().numpy()
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Local steps on own and made pictures; then labels for the made ones of its own."""

@@ -39,7 +39,8 @@ FEDERATED = PartiallyFederated.of_content  # θ^fed: the parameters of G^c and o
 
 @dataclass(frozen=True)
 class PaDPaF(PartiallyFederated):
-    """PaDPaF's settings; the paper's for MNIST are width=64, latent=128, style_depth=8, rounds=300, server_opt=adam."""
+    """PaDPaF's settings; the paper's for MNIST are width=64, latent_dim=128, style_depth=8, rounds=300,
+    server_opt=adam."""
 
     loss: Annotated[Form, Field(description="the GAN's loss: hinge (published code), wasserstein (the paper)")] = (
         "hinge"
@@ -67,7 +68,7 @@ class PaDPaF(PartiallyFederated):
     ) -> tuple[State, NDArray[Any]]:
         """The client's loop with its own Adam for G and for D, which goes on where it was."""
         model = Networks(nets, self.task.device)
-        eta_i = self.lr * self.decay**t
+        eta_i = self.lr * self.lr_decay**t
         averages = state.get("optimizers", {"G": None, "D": None})
         optimizers: gan.Optimizers = {
             "G": gan.adam(model.G, eta_i, self.betas, averages["G"]),

@@ -49,18 +49,18 @@ class PartiallyFederated(BaseMethod):
         Literal["content", "everything", "nothing"],
         Field(description="what is federated: content (PaDPaF), everything (FedAvg), nothing (each client alone)"),
     ] = "content"
-    prox: Annotated[
+    prox_mu: Annotated[
         float, Field(ge=0, le=1e6, description="μ of FedProx: what is federated is held to the server's")
     ] = 0.0
     width: Annotated[int, Field(ge=4, le=512, description="channels of all layers; MNIST 64, CelebA 128")] = 32
-    latent: Annotated[int, Field(ge=2, le=1024, description="dimensions of z^c, and of z^s; MNIST 128, CelebA 256")] = (
-        64
-    )
+    latent_dim: Annotated[
+        int, Field(ge=2, le=1024, description="dimensions of z^c, and of z^s; MNIST 128, CelebA 256")
+    ] = 64
     style_depth: Annotated[int, Field(ge=1, le=16, description="layers of the style vectorizer; published code: 8")] = 4
     lam: Annotated[float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins, of content and of style")] = 0.1
     local_epochs: Annotated[float, Field(gt=0, le=1e4, description="passes over a client's pictures in a round")] = 0.5
     loopless: Annotated[bool, Field(description="stop after each step by chance: local_epochs on average")] = False
-    batch: Annotated[int, Field(ge=2, description="pictures in a step, and fakes")] = 64
+    batch_size: Annotated[int, Field(ge=2, description="pictures in a step, and fakes")] = 64
     lr: Annotated[float, Field(gt=0, le=1e3, description="clients' Adam: G's rate; D's is twice that")] = 1e-3
     server_lr: Annotated[
         float, Field(gt=0, le=1e3, description="rate of the server's Adam, where that is its step")
@@ -69,13 +69,13 @@ class PartiallyFederated(BaseMethod):
         Literal["average", "adam"],
         Field(description="the server's step: FedAvg's average, or the paper's Adam, for rounds of many local steps"),
     ] = "average"
-    decay: Annotated[float, Field(gt=0, le=1, description="all rates fall by this factor each round")] = 0.99
+    lr_decay: Annotated[float, Field(gt=0, le=1, description="all rates fall by this factor each round")] = 0.99
     label_maps: Annotated[
         Literal["private", "federated"],
         Field(description="the label's half of conditional BatchNorm: each client's own, or shared like content"),
     ] = "private"
-    weights: Annotated[Literal["examples", "uniform"], Field(description="how much a client counts")] = "examples"
-    wire: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"
+    weighting: Annotated[Literal["examples", "uniform"], Field(description="how much a client counts")] = "examples"
+    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="how weights travel")] = "float32"
 
     betas: ClassVar[tuple[float, float]] = (0.5, 0.9)
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
@@ -104,7 +104,7 @@ class PartiallyFederated(BaseMethod):
     def generator(self) -> Content:
         """G^c, not yet initialised."""
         t = self.task
-        return Content(t.shape, t.classes, self.width, self.latent, self.label_maps == "federated")
+        return Content(t.shape, t.classes, self.width, self.latent_dim, self.label_maps == "federated")
 
     def networks(self) -> gan.Nets:
         """All networks of a client."""
@@ -121,7 +121,7 @@ class PartiallyFederated(BaseMethod):
             nets = self.networks()
         one = PartSpec("sum", "float32", 1)
         parts = {
-            name: PartSpec("sum", self.wire, int(trainable_mask(nets[name]).sum()), over="weight")
+            name: PartSpec("sum", self.wire_dtype, int(trainable_mask(nets[name]).sum()), over="weight")
             for name in self.federated
         }
         metrics = {f"metric.{name}": one for name in self.metrics}
@@ -147,7 +147,7 @@ class PartiallyFederated(BaseMethod):
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Line 18: θ_i^fed ← θ_0^fed."""
-        told = {name: (self.wire, server[name]) for name in self.federated}
+        told = {name: (self.wire_dtype, server[name]) for name in self.federated}
         return Broadcast({**told, "seed": ("bytes", server["seed"])})
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
@@ -158,7 +158,7 @@ class PartiallyFederated(BaseMethod):
                 mean = (sums.values[name] / sums.values["weight"][0]).astype(np.float32)
             theta = nn.ParameterList([torch.from_numpy(np.array(server[name], np.float32))])
             theta[0].grad = torch.from_numpy(mean)
-            eta_0 = self.server_lr * self.decay ** server["rounds"]
+            eta_0 = self.server_lr * self.lr_decay ** server["rounds"]
             optimizer = (
                 gan.adam(theta, eta_0, self.betas, server["adam"][name])
                 if self.server_opt == "adam"
@@ -174,7 +174,7 @@ class PartiallyFederated(BaseMethod):
         has: State = {"generator": server["generator"], **(client or {}), **{n: server[n] for n in self.federated}}
         content = self.generator()
         tree = {"shape": list(self.task.shape), "classes": self.task.classes, "width": self.width}
-        tree |= {"latent": self.latent, "style_depth": self.style_depth, "label_maps": self.label_maps}
+        tree |= {"latent": self.latent_dim, "style_depth": self.style_depth, "label_maps": self.label_maps}
         tree["content"] = from_vector(content, has["generator"]).state_dict()
         if "style" in has:
             tree["style"] = from_vector(Style(content, self.style_depth), has["style"]).state_dict()
@@ -186,8 +186,8 @@ class PartiallyFederated(BaseMethod):
         """Lines 7 to 15: train, then send Δ_i of what is federated, and keep the rest."""
         told = {name: message.parts[name] for name in self.federated}
         nets = self.opened(state, told, message)
-        kept, measured = self.learn(nets, state, ProximalTerm(self.prox, told), message.round, data, rng)
-        n = np.float32(len(data) / UNIT if self.weights == "examples" else 1.0)
+        kept, measured = self.learn(nets, state, ProximalTerm(self.prox_mu, told), message.round, data, rng)
+        n = np.float32(len(data) / UNIT if self.weighting == "examples" else 1.0)
         parts: dict[str, NDArray[Any]] = {"weight": np.array([n])}
         for name, theta in told.items():
             parts[name] = n * (theta.astype(np.float32) - to_vector(nets[name])[trainable_mask(nets[name])])  # line 11

@@ -88,9 +88,9 @@ def labels_of_fakes(run: PaDPaF, data: Images) -> Tensor | None:
 
 def latents(run: PartiallyFederated, labels: Tensor | None, draw: torch.Generator, pairs: bool = False) -> gan.Batch:
     """(z^c, z^s) and y; with pairs also (z^c, z̃^s) and (z̃^c, z^s), in this order."""
-    c, s, c2, s2 = torch.randn(4, run.batch, run.latent, generator=draw)
+    c, s, c2, s2 = torch.randn(4, run.batch_size, run.latent_dim, generator=draw)
     z = torch.cat([c, s], 1)
-    y = None if labels is None else labels[torch.randint(len(labels), (run.batch,), generator=draw)]
+    y = None if labels is None else labels[torch.randint(len(labels), (run.batch_size,), generator=draw)]
     if pairs:
         z = torch.cat([z, torch.cat([c, s2], 1), torch.cat([c2, s], 1)])
         y = None if y is None else y.repeat(3)
@@ -99,8 +99,8 @@ def latents(run: PartiallyFederated, labels: Tensor | None, draw: torch.Generato
 
 def batches(run: PartiallyFederated, data: Images, rng: Rng) -> Iterator[gan.Batch]:
     """Pictures of so many epochs; loopless, of a number of steps with that mean (line 10, π_i ∝ 1/|X_i|)."""
-    an_epoch = -(-len(data) // run.batch)
+    an_epoch = -(-len(data) // run.batch_size)
     steps = max(1, round(run.local_epochs * an_epoch))
     if run.loopless:
         steps = int(rng.child("loopless").numpy().geometric(1 / steps))
-    return islice(gan.epochs(data, math.ceil(steps / an_epoch), run.batch, run.task, rng), steps)
+    return islice(gan.epochs(data, math.ceil(steps / an_epoch), run.batch_size, run.task, rng), steps)

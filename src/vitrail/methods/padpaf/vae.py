@@ -48,14 +48,14 @@ class PaDPaFVae(PartiallyFederated):
 
     def content(self) -> gan.Nets:
         """G^c and the content encoder."""
-        return {"generator": self.generator(), "encoder": Encoder(self.task.shape, self.width, self.latent)}
+        return {"generator": self.generator(), "encoder": Encoder(self.task.shape, self.width, self.latent_dim)}
 
     def style(self, content: nn.Module) -> gan.Nets:
         """G^s_i with its conditional BatchNorm, and the style encoder."""
         assert isinstance(content, Content)  # noqa: S101
         return {
             "style": Style(content, self.style_depth),
-            "style_encoder": Encoder(self.task.shape, self.width, self.latent),
+            "style_encoder": Encoder(self.task.shape, self.width, self.latent_dim),
         }
 
     def learn(
@@ -64,11 +64,11 @@ class PaDPaFVae(PartiallyFederated):
         """Steps of one Adam on all networks together."""
         everything = nn.ModuleDict(nets).to(self.task.device).train()
         decoder = joined(nets).to(self.task.device).train()
-        optimizer = gan.adam(everything, self.lr * self.decay**t, self.betas, state.get("optimizer"))
+        optimizer = gan.adam(everything, self.lr * self.lr_decay**t, self.betas, state.get("optimizer"))
         draw = rng.child("training").torch()
         measured: list[Tensor] = []
         for x, y in batches(self, data, rng):
-            noise = torch.randn(2, len(x), self.latent, generator=draw).to(x.device)
+            noise = torch.randn(2, len(x), self.latent_dim, generator=draw).to(x.device)
             reconstruction, divergence = elbo(nets, decoder, x, y, noise)
             labels = torch.arange(self.task.classes) if self.task.classes else None
             twins = agreement(nets, decoder, latents(self, labels, draw, pairs=True))

@@ -59,7 +59,7 @@ class Prism(PrismSettings):
     def split(self) -> tuple[slice, slice]:
         """Elements that travel as a mask, and those of PRISM-α's score layers: α% of the layers, the last or first."""
         n = round(self.alpha / 100 * len(self.sizes))
-        if self.path == "forward":
+        if self.score_layers == "forward":
             cut = sum(self.sizes[:n])
             return slice(cut, self.size), slice(0, cut)
         cut = sum(self.sizes[: len(self.sizes) - n])
@@ -101,7 +101,7 @@ class Prism(PrismSettings):
             return {"seed": seed, "s": self.first_scores(seed), "closed": 0, "told": {}}
         if start["s"].shape != (self.size,):
             raise VitrailError(
-                "from= names a run with another generator, picture size or labels; start from one like this"
+                "init_from= names a run with another generator, picture size or labels; start from one like this"
             )
         return {**start, "told": {}}
 
@@ -140,11 +140,11 @@ class Prism(PrismSettings):
         masked, scored = self.split
         if "mask" in sums.values:
             counts = sums.values["mask"].astype(np.int32)
-            s_agg[masked] = scores.from_counts(counts, sums.clients, self.clamp)
+            s_agg[masked] = scores.from_counts(counts, sums.clients, self.theta_clamp)
         if "scores" in sums.values:
             mean = sums.values["scores"] / sums.clients
             theta = self.score_form == "theta"
-            s_agg[scored] = scores.from_theta(mean, self.clamp) if theta else scores.on_grid(mean)
+            s_agg[scored] = scores.from_theta(mean, self.theta_clamp) if theta else scores.on_grid(mean)
         lam = scores.ONE
         if self.mada != "off":
             lam = scores.distance(s_t, s_agg, rng.child("mada").numpy() if self.mada == "sampled" else None)
@@ -192,7 +192,7 @@ class Prism(PrismSettings):
         s_agg, (masked, scored) = s_before.copy(), self.split
         if "counts" in told:
             known = scores.levels(s_before[masked], clients + 1)
-            s_agg[masked] = scores.from_counts(decode(told["counts"], known, clients + 1), clients, self.clamp)
+            s_agg[masked] = scores.from_counts(decode(told["counts"], known, clients + 1), clients, self.theta_clamp)
         s = scores.step(s_before, s_agg, lam)
         if "changes" in told:
             s[scored] = s_before[scored] + decode_values(told["changes"], self.elements[1])
@@ -237,9 +237,9 @@ class Prism(PrismSettings):
     @property
     def plain_bits(self) -> bool:
         """Whether masks leave as bits, to be added up unseen: what is coded can only be read singly."""
-        if self.task.secure and self.coding == "klms":
+        if self.task.secagg_threshold and self.coding == "klms":
             raise VitrailError('coding="klms" is read mask by mask, secure aggregation adds them unseen: use "packed"')
-        return bool(self.task.secure)
+        return bool(self.task.secagg_threshold)
 
     @property
     def klms(self) -> Klms:
@@ -262,13 +262,13 @@ class Prism(PrismSettings):
         """What this client trains against."""
         classes, device = self.task.classes, self.task.device
         if self.loss == "gan":
-            return Adversary(data, self.batch, classes, device, rng.child("adversary"), kept)
-        weight = self.smoothing if self.average == "exponential" else 1.0
+            return Adversary(data, self.batch_size, classes, device, rng.child("adversary"), kept)
+        weight = self.smoothing if self.moment_averaging == "exponential" else 1.0
         if self.privacy == "moments":
             return released_loss(self, data, self.source(rng.child("moments")), weight, kept)
         psi, psi_digest = public_features(self.features, self.layers, device)
-        real = real_moments(psi, psi_digest, data, classes, device, self.batch)
-        if self.average == "adam":
+        real = real_moments(psi, psi_digest, data, classes, device, self.batch_size)
+        if self.moment_averaging == "adam":
             return AdamAveraged(psi, real, self.ama_lr, kept)
         return eq1(psi, real, weight)
 

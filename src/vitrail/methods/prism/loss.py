@@ -184,7 +184,7 @@ class Releasing(Protocol):
     @property
     def layers(self) -> str: ...
     @property
-    def pool(self) -> int: ...
+    def pool_size(self) -> int: ...
     @property
     def mechanism(self) -> Mechanism | None: ...
 
@@ -192,7 +192,7 @@ class Releasing(Protocol):
 def summary_of(settings: Releasing) -> Summary:
     """What is summed of a picture."""
     psi, _ = public_features(settings.features, settings.layers, settings.task.device)
-    return Summary(psi, settings.pool, settings.task.shape)
+    return Summary(psi, settings.pool_size, settings.task.shape)
 
 
 def feature_sums(settings: Releasing, data: Images) -> NDArray[np.int64]:

@@ -33,9 +33,9 @@ def mechanism(p: PrismSettings) -> Mechanism:
         made = "masks (and scores, with alpha), all made from noised sums of features"
         return Mechanism("moments", "example", "replace one", sensitivity(kinds), why(kinds), one, True, made, LOCAL)
     if p.privacy == "mask-update":
-        bounded = f"the change of θ is scaled to norm {p.update_norm:g}, and two such are at most twice that apart"
+        bounded = f"the change of θ is scaled to norm {p.max_update_norm:g}, and two such are at most twice that apart"
         return Mechanism(
-            "mask-update", "client", "replace one", 2 * p.update_norm, bounded, one, False, MASKS, LOCAL
+            "mask-update", "client", "replace one", 2 * p.max_update_norm, bounded, one, False, MASKS, LOCAL
         )  # fmt: skip
     assumed = "no picture changes θ by more than 1 in norm, which nothing enforces"
     return Mechanism("paper", "example", "replace one", 1.0, "assumed", one, False, MASKS, LOCAL, assumed)
@@ -52,10 +52,10 @@ def bernoulli_bound(p: PrismSettings, found: Mechanism) -> str:
     """What drawing masks adds: a bound at each Rényi order, which holds where nobody else knows the draws."""
     if found.once or p.sampling != "independent" or p.alpha:
         return ""
-    drawn, plain = amplified(found.noise.multiplier, p.size, p.clip, p.task.rounds, p.delta)
+    drawn, plain = amplified(found.noise.multiplier, p.size, p.theta_clip, p.task.rounds, p.delta)
     return (
-        f"drawing {p.size:,} bits from chances within [{p.clip:g}, {1 - p.clip:g}]: ε ≤ {drawn:.4g} by Rényi orders, "
-        f"against {plain:.4g} of the noise alone by the same"
+        f"drawing {p.size:,} bits from chances within [{p.theta_clip:g}, {1 - p.theta_clip:g}]: "
+        f"ε ≤ {drawn:.4g} by Rényi orders, against {plain:.4g} of the noise alone by the same"
     )
 
 
@@ -70,16 +70,16 @@ def noised_theta(p: PrismSettings, theta: Tensor, s_t: Scores, source: Source) -
         fresh = theta_t
     if p.privacy == "mask-update":
         change = fresh - theta_t
-        fresh = theta_t + change * min(1.0, p.update_norm / max(float(change.norm()), 1e-12))
+        fresh = theta_t + change * min(1.0, p.max_update_norm / max(float(change.norm()), 1e-12))
     noise = torch.from_numpy(gaussian(source, fresh.numel(), p.mechanism.sigma))
-    return (fresh + noise).clamp(p.clip, 1 - p.clip).float()
+    return (fresh + noise).clamp(p.theta_clip, 1 - p.theta_clip).float()
 
 
 def check(p: PrismSettings) -> None:
     """Refuse what cannot be private together."""
-    if p.privacy == "moments" and (p.loss != "moments" or p.average == "adam"):
+    if p.privacy == "moments" and (p.loss != "moments" or p.moment_averaging == "adam"):
         raise VitrailError(
-            f"privacy=moments with loss={p.loss} and average={p.average}: noised moments can be matched alone, by "
-            "loss=moments with average=exponential or none"
+            f"privacy=moments with loss={p.loss} and moment_averaging={p.moment_averaging}: noised moments "
+            "can only be matched by loss=moments with moment_averaging=exponential or none"
         )
     p.mechanism  # noqa: B018  an ε that cannot be had shows here

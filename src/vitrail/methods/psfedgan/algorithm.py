@@ -16,7 +16,7 @@ killed client and a wrong bit all end there. No user waits for another (`num_asy
 What leaves a client: its D's, its public key, and the set of labels that it has pictures of (no counts), for l_t is
 drawn from these: of other labels D_u only ever sees fakes, so G would learn nothing. label_sets=all keeps the set back.
 
-What differs from the paper: the secret seed is agreed on by X25519, anew for each client (key_from=file: from a file
+What differs from the paper: the secret seed is agreed on by X25519, anew for each client (key_source=file: from a file
 that both were given, as the paper presumes); C is trained in rounds of the server at the end, not from the start; D has
 GroupNorm, so that it is all in its weights; d_steps > 1 draws more fakes.
 """
@@ -57,7 +57,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
 
     users: ClassVar[str] = "twins"
     leaves: ClassVar[str] = (
-        "the discriminator at every step, trained with noised gradients; a public key, or none with key_from=file; "
+        "the discriminator at every step, trained with noised gradients; a public key, or none with key_source=file; "
         "a keyed digest of G"
     )
 
@@ -65,7 +65,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         numbers = self.planned_numbers()
         most = max(D_BYTES, self.fits(max(numbers)) if self.d_coding == "plain" else 4 * max(numbers))
         codec, coded = ("float32", None) if self.d_coding == "plain" else ("bytes", numbers[0])
-        shape = (self.steps, None) if self.d_coding == "plain" else (None,)
+        shape = (self.steps_per_message, None) if self.d_coding == "plain" else (None,)
         parts = {
             "digest": PartSpec("each", "bytes", DIGEST),
             "generation": PartSpec("each", "int32", 1),
@@ -74,7 +74,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
             "discriminators": PartSpec("each", codec, None, limit_bytes=most, numbers=coded, shape=shape),
             "metric.sent_back": PartSpec("sum", "float32", 1),
         }
-        if self.key_from == "agree":
+        if self.key_source == "agree":
             parts["key"] = PartSpec("each", "bytes", DIGEST)
         return parts | self.declares_besides()
 
@@ -83,12 +83,12 @@ class PsFedGan(PsFedGanSettings, LocalGan):
     def planned_numbers(self) -> list[int]:
         """The numbers in one message: with the run's D first, then with each D of d_own."""
         users = [self, *map(self.of, self.own_discriminators)]  # what cannot be built shows here
-        return [u.steps * sum(u.coding(u.architecture).sizes) for u in users]
+        return [u.steps_per_message * sum(u.coding(u.architecture).sizes) for u in users]
 
     @property
     def own_discriminators(self) -> dict[str, str]:
         """The architecture of each client that has another D_u than the others."""
-        pairs = [word.strip().rpartition("=") for word in self.d_own.split(",") if word.strip()]
+        pairs = [word.strip().rpartition("=") for word in self.client_discriminators.split(",") if word.strip()]
         return {name.strip(): architecture.strip() for name, _, architecture in pairs}
 
     def of(self, client: str) -> PsFedGan:
@@ -99,7 +99,9 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         try:
             return self.with_discriminator(architecture if client else "")
         except VitrailError as e:
-            raise VitrailError(f"d_own={self.d_own}: {e}; write NAME=dense:32, say") from e
+            raise VitrailError(
+                f"client_discriminators={self.client_discriminators}: {e}; write NAME=dense:32, say"
+            ) from e
 
     def with_client_overrides(self, wishes: Mapping[str, str]) -> PsFedGan:
         """A client's owner may choose its D_u."""
@@ -110,7 +112,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         with torch.device("meta"):
             self.discriminator(architecture)  # refused where it is not known
         kind, _, width = architecture.partition(":")
-        return replace(self, d_kind=kind, d_width=int(width), d_own="")  # type: ignore[arg-type]
+        return replace(self, d_architecture=kind, d_width=int(width), client_discriminators="")  # type: ignore[arg-type]
 
     def coding(self, architecture: str) -> Coding:
         """How D's of an architecture travel."""
@@ -119,7 +121,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
 
     def check_decoded_size(self, coding: Coding, sent: Array) -> None:
         """Refuse discriminators that would take far more memory than the message and the settings account for."""
-        decoded = 4 * self.steps * sum(coding.sizes)
+        decoded = 4 * self.steps_per_message * sum(coding.sizes)
         most = max(4 * max(self.planned_numbers()), D_FREE, D_CODED * sent.nbytes)
         if decoded > most:
             raise Malformed(
@@ -129,7 +131,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
 
     def shared(self, client: str, own: bytes, client_key: bytes, server_key: bytes) -> twins.Secret:
         """What a client and the server share: from one's private key and both public ones, or from a file."""
-        if self.key_from == "file":
+        if self.key_source == "file":
             return twins.secret_given(client)
         return twins.secret_between(own, client_key, server_key, client)
 
@@ -142,7 +144,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
     def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
         """Clients first; the last rounds are the server's. A file that it lacks shows before anybody is asked."""
         server, who = super().start_round(server, clients, rng)
-        for client in who if self.key_from == "file" else ():
+        for client in who if self.key_source == "file" else ():
             twins.secret_given(client)
         return server, who
 
@@ -150,7 +152,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
         """The server's public key, and the name of the last state that both agreed on."""
         twin = server["twins"].get(client)
         parts: dict[str, tuple[str, Array]] = {"generation": ("int32", np.array([twin["generation"] if twin else 0]))}
-        if self.key_from == "agree":
+        if self.key_source == "agree":
             parts["key"] = ("bytes", user.as_bytes(public(server["key"])))
         if twin:
             parts["agreed"] = ("bytes", user.as_bytes(twin["digest"]))
@@ -159,7 +161,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         """Replay a client's steps on its G_s, and keep them if both sides now have the same."""
         kept, generation = server["twins"].get(client), int(parts["generation"][0])
-        key = parts["key"].tobytes() if self.key_from == "agree" else b""
+        key = parts["key"].tobytes() if self.key_source == "agree" else b""
         secret = self.shared(client, server["key"], key, public(server["key"]))
         goes_on = kept is not None and (kept["generation"], kept["key"]) == (generation, key)
         if not goes_on and generation != (kept["generation"] + 1 if kept else 0):
@@ -173,7 +175,7 @@ class PsFedGan(PsFedGanSettings, LocalGan):
             raise Malformed(
                 f"G_s differs from G_u after {twin.steps} steps; both go back to the last state they agreed on (if it "
                 "goes on, the two machines compute differently: use the same torch version and kind of processor"
-                + ("; or the two have different key files)" if self.key_from == "file" else ")")
+                + ("; or the two have different key files)" if self.key_source == "file" else ")")
             )
         if not finite({**after, **mean}):
             raise Malformed(f"G or its Adam is no longer finite after {twin.steps} steps; lower lr")

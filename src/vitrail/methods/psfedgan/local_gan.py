@@ -42,7 +42,7 @@ class LocalGan(LocalGanSettings):
 
     def generator(self) -> DcganGenerator:
         """G, not yet initialised."""
-        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.z)
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
 
     def discriminator(self, name: str) -> nn.Module:
         """D_u as a message names it."""
@@ -51,7 +51,7 @@ class LocalGan(LocalGanSettings):
     @property
     def architecture(self) -> str:
         """The name of this party's own D_u."""
-        return f"{self.d_kind}:{self.d_width}"
+        return f"{self.d_architecture}:{self.d_width}"
 
     def adam(self, net: nn.Module, state: State | None, lr: float | None = None) -> torch.optim.Adam:
         """A network's Adam, at G's rate or another, its averages new or as they were."""
@@ -64,10 +64,10 @@ class LocalGan(LocalGanSettings):
     def noise(self, seed: int, t: int, labels: Sequence[int], j: int = 0) -> gan.Batch:
         """z_t and l_t of a seed; l_t is one of these labels. j > 0: of D's further iterations."""
         draw = Rng((seed,)).child("step", t, j).torch()
-        z = torch.randn(self.batch, self.z, generator=draw).to(self.task.device)
+        z = torch.randn(self.batch_size, self.latent_dim, generator=draw).to(self.task.device)
         if not self.task.classes:
             return z, None
-        some = torch.tensor(labels)[torch.randint(len(labels), (self.batch,), generator=draw)]
+        some = torch.tensor(labels)[torch.randint(len(labels), (self.batch_size,), generator=draw)]
         return z, some.to(self.task.device)
 
     # -- what leaves a client -------------------------------------------------------------------------------------
@@ -88,7 +88,9 @@ class LocalGan(LocalGanSettings):
             )
         with torch.device("meta"):
             dpsgd.check(self.discriminator(self.architecture))
-        noised = dpsgd.mechanism(self.clip, self.sample_rate, self.steps * self.d_steps, self.leaves)
+        noised = dpsgd.mechanism(
+            self.max_grad_norm, self.sample_rate, self.steps_per_message * self.d_steps, self.leaves
+        )
         if not self.says_labels:
             return noised
         public = "which labels a client has pictures of"
@@ -98,8 +100,8 @@ class LocalGan(LocalGanSettings):
         """How many bytes so many float32 take, if one message can carry them."""
         if 4 * numbers > LARGEST - 2**20:
             raise VitrailError(
-                f"steps={self.steps}: {4 * numbers:,} bytes in one message; at most {LARGEST:,} travel: use fewer "
-                "steps, and more rounds, or narrower networks"
+                f"steps_per_message={self.steps_per_message}: {4 * numbers:,} bytes in one message, more than "
+                f"{LARGEST:,}: use fewer steps, and more rounds, or narrower networks"
             )
         return 4 * numbers
 
@@ -146,8 +148,8 @@ class LocalGan(LocalGanSettings):
         """No generator yet, and the real pictures for C."""
         if start is not None:
             raise VitrailError(
-                "from=: each client's GAN is its own, and stays with its client in that run's folder; `vitrail resume` "
-                "goes on there, or leave from= out"
+                "init_from=: each client's GAN is its own, and stays with its client in that run's folder; "
+                "`vitrail resume` goes on there, or leave init_from= out"
             )
         held = data if data is not None and self.task.classes and data.labels is not None and len(data) else None
         real = None if held is None else {"pixels": held.pixels, "labels": held.labels}
@@ -165,7 +167,7 @@ class LocalGan(LocalGanSettings):
             return server
         real = None if server["real"] is None else Images(server["real"]["pixels"], server["real"]["labels"])
         lessons = classifier.ClassifierBatches(
-            self.task, self.mixture(server), real, self.classifier_batch, self.real_share
+            self.task, self.mixture(server), real, self.classifier_batch_size, self.real_fraction
         )
         n = self.classifier_steps
         steps = range(done * n, (done + 1) * n)
@@ -178,7 +180,7 @@ class LocalGan(LocalGanSettings):
         """
         mean, n = (before["average"], before["averaged"]) if before else (np.zeros(0, np.float32), 0)
         for vector in generators:
-            keep = np.float32(min(self.average, n / (n + 10)))
+            keep = np.float32(min(self.ema_decay, n / (n + 10)))
             mean = keep * mean + (1 - keep) * vector if n else np.array(vector, np.float32)
             n += 1
         return {"average": mean, "averaged": n}
@@ -187,7 +189,7 @@ class LocalGan(LocalGanSettings):
         """Refuse a client's G whose images are not finite: the classifier is trained on images of all G."""
         G = from_vector(self.generator(), user["average"]).eval()
         labels = torch.tensor(user["labels"]) if self.task.classes else None
-        z = torch.randn(max(8, len(user["labels"])), self.z, generator=Rng((0,)).child("check").torch())
+        z = torch.randn(max(8, len(user["labels"])), self.latent_dim, generator=Rng((0,)).child("check").torch())
         with torch.no_grad():
             made = G(z, None if labels is None else labels[torch.arange(len(z)) % len(labels)])
         if not bool(torch.isfinite(made).all()):
@@ -201,19 +203,19 @@ class LocalGan(LocalGanSettings):
     def mixture(self, server: State) -> Mixture:
         """All clients' G as one generator."""
         parts, labels = self._parts(server)
-        return Mixture(parts, self.z, knows(labels, self.task.classes))
+        return Mixture(parts, self.latent_dim, knows(labels, self.task.classes))
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """The mixture over all clients' G, and the classifier once there is one; or a client's own G."""
         if client is not None:
-            return gan.product(client["now"]["generator"], self.task, self.width, self.z)
+            return gan.product(client["now"]["generator"], self.task, self.width, self.latent_dim)
         parts, labels = self._parts(server)
         about = {"shape": list(self.task.shape), "classes": self.task.classes}
-        mixed = {**about, "width": self.width, "z": self.z, "labels": labels}
+        mixed = {**about, "width": self.width, "z": self.latent_dim, "labels": labels}
         made = {"generator": Model("mixture", {**mixed, "parts": [G.state_dict() for G in parts]})}
         if server["classifier"] is not None:
             C = from_vector(network(self.task.shape[0], self.task.classes), server["classifier"]["network"])
-            real = server["real"] if self.real_share else None
+            real = server["real"] if self.real_fraction else None
             seen = f"the {len(real['pixels'])} images that the server itself has" if real else ""
             made["classifier"] = Model("classifier", {**about, "weights": C.state_dict()}, seen)
         return made

@@ -76,15 +76,15 @@ def train_d(
 ) -> float:
     """D_u <- F(G_u(z, l), D_u): one iteration on real pictures and fakes; returns D's loss, 0 where that is private."""
     if run.mechanism is None:
-        pick = rng.child("real").numpy().choice(len(data), min(run.batch, len(data)), replace=False)
+        pick = rng.child("real").numpy().choice(len(data), min(run.batch_size, len(data)), replace=False)
         loss = gan.d_loss(D, gan.pictures(data, pick, run.task), fakes)
         gan.step(optimizer, loss)
         return float(loss.detach())
     source = run.source(rng.child("noise"))
     real = gan.pictures(data, dpsgd.poisson(source, len(data), run.sample_rate), run.task)
-    total = dpsgd.private_sum(D, loss_on_real, real, run.clip, run.mechanism.sigma, source)
-    total += dpsgd.clipped_sum(D, loss_on_fakes, (fakes[0].detach(), fakes[1]), run.clip)
-    dpsgd.set_gradient(D, total / run.batch)  # a public number, however many pictures were drawn
+    total = dpsgd.private_sum(D, loss_on_real, real, run.max_grad_norm, run.mechanism.sigma, source)
+    total += dpsgd.clipped_sum(D, loss_on_fakes, (fakes[0].detach(), fakes[1]), run.max_grad_norm)
+    dpsgd.set_gradient(D, total / run.batch_size)  # a public number, however many pictures were drawn
     optimizer.step()
     return 0.0
 
@@ -107,7 +107,7 @@ class User:
         `as_read` makes of D_u what its reader will have, which is what G_u learns from.
         """
         run, labels = self.run, labels_of(self.run, data)
-        for t in range(run.steps):
+        for t in range(run.steps_per_message):
             for j in range(run.d_steps - 1, 0, -1):
                 z, y = run.noise(seed, t, labels, j)
                 train_d(run, self.D, self.optimizer, data, (self.learner.fakes(z, y), y), rng.child("step", t, j))

@@ -43,7 +43,7 @@ def read(run: PsFedGan, parts: Mapping[str, Array], before: State | None) -> Pub
     labels, coding = run.labels_said(parts), run.coding(name)
     base = before["published"] if before is not None and before["architecture"] == name else None
     run.check_decoded_size(coding, parts["discriminators"])
-    rows = coding.decode(parts["discriminators"], run.steps, base)
+    rows = coding.decode(parts["discriminators"], run.steps_per_message, base)
     if not is_sendable(rows):
         raise Malformed(f"its discriminators hold numbers beyond {MAX_WEIGHT:g}, or that are not finite")
     return Published(name, rows, int(parts["seed"][0]), labels, coding.remembered(rows, base))

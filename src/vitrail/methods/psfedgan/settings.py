@@ -18,10 +18,10 @@ class PsFedGanSettings(LocalGanSettings):
         Literal["plain", "delta", "int8", "int4"],
         Field(description="how D's travel: exactly (float32, or coded changes of it), or rounded to 8 or 4 bits"),
     ] = "plain"
-    d_own: Annotated[
+    client_discriminators: Annotated[
         str, Field(description="clients with another D than d_kind and d_width say: NAME=KIND:WIDTH, commas between")
     ] = ""
-    key_from: Annotated[
+    key_source: Annotated[
         Literal["agree", "file"],
         Field(description="G's secret seed: agreed on by X25519, or from CLIENT.key in the folder VITRAIL_KEYS"),
     ] = "agree"

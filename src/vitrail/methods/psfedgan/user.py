@@ -79,6 +79,6 @@ def client_round(run: PsFedGan, state: State, message: ServerMessage, data: Imag
         "discriminators": coding.encode(rows, before["published"]),
         "metric.sent_back": np.array([back], np.float32),
     }
-    if run.key_from == "agree":
+    if run.key_source == "agree":
         parts["key"] = as_bytes(key)
     return {**state, "now": after, "before": before}, Reply(parts | run.says_besides(data, losses))

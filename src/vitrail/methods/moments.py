@@ -54,7 +54,7 @@ class Moments(MaskSettings):
         Field(
             ge=1,
             le=10**8,
-            description="largest number of images per class and client. With secure aggregation the client drops the rest; "
+            description="images per class and client, at most. With secure aggregation the client drops the rest; "
             "otherwise, in deployment, the server refuses more",
         ),
     ] = 16_000

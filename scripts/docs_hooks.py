@@ -1,0 +1,85 @@
+"""Pages of the documentation that are generated from code: methods with their settings, and the command line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+_PAPER = re.compile(r"\s*\(paper: ([^)]*)\)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    for path, text in (("reference/methods.md", methods_page()), ("reference/cli.md", cli_page())):
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def methods_page() -> str:
+    """Return the page of methods: for each its summary and its settings."""
+    from vitrail.experiment.settings import Settings, settings_model
+    from vitrail.methods.registry import METHODS
+
+    lines = [
+        "# Methods and their settings",
+        "",
+        "After this page you can choose a method's settings. Write them as `KEY=VALUE` on the command line, as keyword",
+        "arguments of `vitrail.train`, or as lines of a TOML file. This page is generated from the code.",
+        "",
+        "## Settings of every run",
+        "",
+        *_table({name: f for name, f in Settings.model_fields.items() if name != "method"}),
+    ]
+    for name in METHODS:
+        fields = settings_model(name).model_fields
+        own = {n: f for n, f in fields.items() if n not in Settings.model_fields}
+        changed = {n: f for n, f in fields.items() if n in Settings.model_fields and _default(f) != _default(Settings.model_fields[n])}
+        lines += ["", f"## {name}", "", _sentence(METHODS.summary(name)), "", *_table({**own, **changed})]
+    return "\n".join(lines) + "\n"
+
+
+def _table(fields: dict[str, Any]) -> list[str]:
+    rows = ["| setting | default | paper | description |", "|---|---|---|---|"]
+    for name, f in fields.items():
+        text = f.description or ""
+        paper = _PAPER.search(text)
+        cells = (f"`{name}`", f"`{_default(f)}`" if _default(f) != "" else "", paper[1] if paper else "", _PAPER.sub("", text))
+        rows.append("| " + " | ".join(_cell(c) for c in cells) + " |")
+    return rows
+
+
+def _default(field: Any) -> str:
+    value = field.get_default()
+    return "" if value is None or str(value) == "PydanticUndefined" else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def cli_page() -> str:
+    """Return the page of the command line: for each command its help, arguments and options."""
+    import typer
+
+    from vitrail.cli.main import GROUPS, app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    lines = ["# Command line", "", "After this page you know every command and option. It is generated from the code."]
+    for group, names in GROUPS.items():
+        lines += ["", f"## {group}"]
+        for name in names:
+            command = commands[name]
+            lines += ["", f"### vitrail {name}", "", re.sub(r"(?m)^ {4}", "", command.help or "").strip(), ""]
+            lines += ["| argument or option | default | description |", "|---|---|---|"]
+            for p in command.params:
+                shown = ", ".join(f"`{o}`" for o in p.opts) if p.param_type_name == "option" else f"`{p.metavar or p.name.upper()}`"
+                default = "" if p.default is None or callable(p.default) or "Unset" in repr(p.default) or "UNSET" in repr(p.default) else f"`{p.default}`"
+                lines.append(f"| {_cell(shown)} | {_cell(default)} | {_cell(p.help or '')} |")
+    return "\n".join(lines) + "\n"

@@ -1,8 +1,10 @@
-"""Pages of the documentation that are generated from code: methods with their settings, and the command line."""
+"""Pages of the documentation that are generated: methods with their settings, the command line, the notebook."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -13,9 +15,23 @@ _PAPER = re.compile(r"\s*\(paper: ([^)]*)\)")
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
-    for path, text in (("reference/methods.md", methods_page()), ("reference/cli.md", cli_page())):
+    pages = {"reference/methods.md": methods_page(), "reference/cli.md": cli_page()}
+    for notebook in sorted(Path(config.docs_dir).rglob("*.ipynb")):
+        path = notebook.relative_to(config.docs_dir)
+        pages[str(path.with_suffix(".md"))] = notebook_page(notebook)
+    for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def notebook_page(path: Path) -> str:
+    """Return a notebook as Markdown, with a link to the file."""
+    title, *cells = json.loads(path.read_text("utf-8"))["cells"]
+    parts = ["".join(title["source"]), f"[Download this notebook]({path.name})"]
+    for cell in cells:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def methods_page() -> str:

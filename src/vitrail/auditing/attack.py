@@ -42,7 +42,7 @@ class Target:
     @property
     def delta(self) -> float:
         """δ that bounds are stated at: the run's own, or a usual one."""
-        return float(getattr(self.plan.method, "delta", 0) or DELTA)
+        return self.plan.method.delta
 
     def claimed(self, answers: int) -> float:
         """ε that is claimed for so many answers of one client; infinite where nothing is."""
@@ -52,7 +52,7 @@ class Target:
     @property
     def answers(self) -> int:
         """The most answers of one client that the run plans for."""
-        return int(getattr(self.plan.method, "max_replies", self.plan.settings.rounds))
+        return self.plan.method.max_replies
 
     @property
     def members(self) -> Images:

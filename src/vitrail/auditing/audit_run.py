@@ -12,7 +12,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.auditing import ATTACKS
-from vitrail.auditing.attack import DELTA, Attack, Finding, Target
+from vitrail.auditing.attack import Attack, Finding, Target
 from vitrail.auditing.eavesdropper import R, check_r
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
@@ -114,12 +114,12 @@ def claim_of(plan: Plan) -> dict[str, Any]:
         said, trouble = [], str(e)
     else:
         trouble = ""
-    mechanism, delta = plan.method.mechanism, float(getattr(plan.method, "delta", 0) or DELTA)
+    mechanism, delta = plan.method.mechanism, plan.method.delta
     if said:
         last = said[0] | said[-1]
         keep = ("private", "says", "epsilon", "delta", "unit", "adjacency", "mechanism")
         return {"private": False, "delta": delta} | {k: last[k] for k in keep if k in last} | {"by": "the ledger"}
-    answers = getattr(plan.method, "max_replies", plan.settings.rounds)
+    answers = plan.method.max_replies
     eps = math.inf if mechanism is None else epsilon([(mechanism.noise, mechanism.answers(answers))], delta)
     return {
         "private": mechanism is not None and not mechanism.assumed and math.isfinite(eps),

@@ -185,7 +185,7 @@ def list_(
     if method is None:
         show(
             "methods (vitrail list METHOD shows settings)",
-            {name: text for name, (_, text) in METHODS.items()},
+            {name: METHODS.summary(name) for name in METHODS},
         )
         show("data=", SOURCES)
         show("partition=", PARTITIONS)

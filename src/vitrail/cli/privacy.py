@@ -154,9 +154,9 @@ def privacy(
     show(f"{what}: {plan.settings.rounds} rounds, {len(plan.clients)} clients of {plan.data.name}", claim_rows(found))
     mechanism = plan.method.mechanism
     if mechanism is not None:
-        answers = int(getattr(plan.method, "max_replies", plan.settings.rounds))
+        answers = plan.method.max_replies
         show("\nother choices", other_choices(mechanism, answers, found["delta"], plan.settings.budget))
     else:
-        known = getattr(plan.method, "mechanisms", ())
+        known = plan.method.mechanisms
         ways = f"choose privacy={' or '.join(known)}" if known else "this method knows no mechanism"
         console.print(f"\nno ε holds for it; {ways}")

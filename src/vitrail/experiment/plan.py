@@ -55,8 +55,7 @@ class Plan:
     def budget(self) -> Budget | None:
         """What each client may spend on privacy."""
         s = self.settings
-        delta = float(getattr(self.method, "delta", 1e-5))
-        return Budget(s.budget_name or self.data.name, s.budget, delta) if s.budget else None
+        return Budget(s.budget_name or self.data.name, s.budget, self.method.delta) if s.budget else None
 
     @property
     def flaw(self) -> str:
@@ -154,7 +153,7 @@ def load_and_partition(settings: Settings, given: Any = None) -> tuple[Settings,
 
 def _privacy_notes(method: Method, shares: Partition) -> list[str]:
     """Where a claim would be true and say little."""
-    mechanism, delta = method.mechanism, getattr(method, "delta", 0.0)
+    mechanism, delta = method.mechanism, method.delta
     if mechanism is None:
         return []
     units = len(shares.names) if mechanism.unit == "client" else sum(map(len, shares.indices))

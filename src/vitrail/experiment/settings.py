@@ -13,7 +13,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from vitrail.experiment.validation import BadSettings, Problem, cross_checks, explain, once
-from vitrail.methods import METHODS, method_class
+from vitrail.methods import METHODS
 from vitrail.methods.base import Method, Task
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.renamed import current_settings, original_settings
@@ -116,7 +116,7 @@ LATER = {
 @cache
 def settings_model(method: str) -> type[Settings]:
     """The settings of a method: those of every run, and its own."""
-    cls = method_class(method)
+    cls = METHODS[method]
     hints = get_type_hints(cls, include_extras=True)
     own: dict[str, Any] = {
         f.name: (hints[f.name], f.default if f.default is not MISSING else ...) for f in fields(cls) if f.name != "task"
@@ -145,7 +145,7 @@ def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Sett
     try:
         model = settings_model(str(method))
     except VitrailError as e:
-        problems.append(Problem("method", method, str(e)))
+        problems.append(Problem("method", method, str(e).removeprefix(f"{method} is ")))
         model = Settings
     known = model.model_fields
     good: dict[str, Any] = {}
@@ -230,7 +230,7 @@ def identity(settings: Settings, *content: str) -> bytes:
 
 def build_method(settings: Settings, task: Task) -> Method:
     """The method with its own settings, and the task all parties share."""
-    cls = method_class(settings.method)
+    cls = METHODS[settings.method]
     own = {f.name: getattr(settings, f.name) for f in fields(cls) if f.name != "task"}
     method: Method = cls(task=task, **own)
     return method

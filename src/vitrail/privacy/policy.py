@@ -81,7 +81,7 @@ class Policy:
             given: the number of answers that the run has had from this node already.
         """
         mechanism = method.mechanism
-        planned = int(getattr(method, "max_replies", method.task.rounds))
+        planned = method.max_replies
         run = Run(method.task, mechanism, mechanism.answers(planned) if mechanism else planned, given)
         found = {rule.name: rule.problem(self, run) for rule in RULES if rule.applies(self)}
         return {name: problem for name, problem in found.items() if problem}

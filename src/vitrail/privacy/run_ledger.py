@@ -23,7 +23,7 @@ def opening(plan: Plan) -> dict[str, Any]:
     """The claim of a run before it starts, if every client that is asked answers."""
     s, method = plan.settings, plan.method
     parts = ", ".join(f"{name} ({part.how})" for name, part in method.reply_spec().items())
-    found = _claim(plan, int(getattr(method, "max_replies", s.rounds)), f"every round: {parts}")
+    found = _claim(plan, method.max_replies, f"every round: {parts}")
     asked = min(s.clients_per_round or len(plan.clients), len(plan.clients))
     return {
         "method": s.method,
@@ -44,7 +44,7 @@ def _claim(plan: Plan, answers: int, leaves: str = "") -> dict[str, Any]:
     return claim(
         method.mechanism,
         answers,
-        float(getattr(method, "delta", 0.0)),
+        method.delta,
         "seed" if seeds else "os",
         leaves,
         plan.flaw,

@@ -17,9 +17,9 @@ from vitrail.analysis.latents import SIZE, _fakes, learn_maps
 from vitrail.analysis.routing import Router, measure_routing
 from vitrail.analysis.trained import open_run
 from vitrail.cli.main import app
-from vitrail.experiment.runner import NullCallback
+from vitrail.experiment.callbacks import Callback
+from vitrail.experiment.personal import load_personal
 from vitrail.methods.padpaf.losses import barlow_twins
-from vitrail.models.personal import load_personal
 from vitrail.report import write_report
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.state import load as load_state
@@ -186,8 +186,8 @@ def test_an_adaptation_that_was_stopped_goes_on_and_keeps_its_curve(folder, tmp_
     class Stopped(Exception):
         pass
 
-    class Impatient(NullCallback):
-        def round(self, outcome, row):
+    class Impatient(Callback):
+        def on_round_end(self, outcome, row):
             raise Stopped
 
     to, samples = "domains:solarize,erase", 20

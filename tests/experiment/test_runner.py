@@ -19,11 +19,11 @@ from vitrail.auditing.audit_run import audit_run
 from vitrail.data import from_arrays
 from vitrail.data import load as load_data
 from vitrail.experiment import settings as config
+from vitrail.experiment.callbacks import Callback
+from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.run_dir import RunDir
-from vitrail.experiment.runner import NullCallback
 from vitrail.experiment.validation import GIVEN
-from vitrail.metrics.evaluate_run import evaluate_stored
 from vitrail.metrics.evaluation import split_validation
 from vitrail.metrics.round_metrics import RoundMetrics
 from vitrail.privacy.ledger import read as read_ledger
@@ -145,13 +145,13 @@ def test_nothing_of_a_noised_round_is_shown_before_its_checkpoint_is_saved(tmp_p
     assert len(list((out / "samples").iterdir())) == 3
 
 
-class Deadly(NullCallback):
+class Deadly(Callback):
     """Kills the whole process when the first client of a round has answered and others are training."""
 
     def __init__(self, at=1):
         self.at = at
 
-    def during(self, outcome):
+    def on_reply(self, outcome):
         if outcome.round == self.at and len(outcome.replied) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -166,7 +166,7 @@ def killed_alone(code):
 
 def test_killed_while_workers_train_and_resumed_with_another_number(unbroken, tmp_path):
     out = tmp_path / "run"
-    assert killed_alone(f"tiny('prism', {str(out)!r}, workers=2, watch=Deadly())")
+    assert killed_alone(f"tiny('prism', {str(out)!r}, workers=2, callbacks=[Deadly()])")
     vitrail.resume(out, workers=1)
     assert equal(result(out), result(unbroken["prism"]))
 
@@ -191,7 +191,7 @@ def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "run"
     vitrail.train("psfedgan", out=str(whole), **how)
     assert killed_alone(
-        f"vitrail.train('psfedgan', out={str(out)!r}, **TINY | FREE | {{'workers': 2}}, watch=Deadly(3))"
+        f"vitrail.train('psfedgan', out={str(out)!r}, **TINY | FREE | {{'workers': 2}}, callbacks=[Deadly(3)])"
     )
     assert load(out / "checkpoint.safetensors")["federation"]["round"] == 0
     assert len(list((out / "answers").iterdir())) >= 4
@@ -203,13 +203,13 @@ def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
 
 
 def test_keys_from_the_operating_system_outlive_a_kill_before_the_first_checkpoint_with_a_round(tmp_path):
-    class Stops(NullCallback):
-        def during(self, outcome):
+    class Stops(Callback):
+        def on_reply(self, outcome):
             if outcome.round == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vitrail.train("psfedgan", out=str(tmp_path / "x"), **{**TINY, **FREE}, noise_source="os", watch=Stops())
+        vitrail.train("psfedgan", out=str(tmp_path / "x"), **{**TINY, **FREE}, noise_source="os", callbacks=[Stops()])
     rows = vitrail.resume(tmp_path / "x").rows
     assert not any(row["excluded"] or row.get("sent_back") for row in rows)
 

@@ -19,9 +19,10 @@ from vitrail.data.specs import parse_partition
 from vitrail.engines.client import private_file
 from vitrail.engines.rounds import RoundResult
 from vitrail.experiment import settings as config
+from vitrail.experiment.callbacks import Callback, CallbackList
 from vitrail.experiment.plan import Plan, load_and_partition
 from vitrail.experiment.run_dir import RunDir
-from vitrail.experiment.runner import CallbackList, NullCallback, begin, resume
+from vitrail.experiment.train import resume, start_run
 from vitrail.metrics.evaluation import as_stored
 from vitrail.metrics.extractors import choose_ruler, features_of, own
 from vitrail.metrics.frechet import Gaussian, frechet
@@ -38,7 +39,7 @@ LOOKS = (1, 2, 3, 5, 8, 12, 18, 25)  # rounds after which clients are measured, 
 
 
 @dataclass
-class Curve(NullCallback):
+class Curve(Callback):
     """Fréchet distance of each client's own generator, after some of the rounds; watches a run."""
 
     views: Views
@@ -47,13 +48,13 @@ class Curve(NullCallback):
     by_round: dict[int, dict[str, float]] = field(default_factory=dict)
     keep: Callable[[], None] = lambda: None  # called after each look, so that a kill loses none
 
-    def begin(self, plan: Plan, done: int) -> None:
+    def on_run_start(self, plan: Plan, done: int) -> None:
         """Look at the last round that was saved, where a kill came before the look."""
         self.plan = plan
         self._look(done)
 
-    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None:  # noqa: ARG002
-        self._look(outcome.round + 1)
+    def on_round_end(self, result: RoundResult, row: dict[str, Any]) -> None:  # noqa: ARG002
+        self._look(result.round + 1)
 
     def _look(self, n: int) -> None:
         """Measure the clients' generators after round n, where it is one to look at."""
@@ -113,7 +114,7 @@ def adapt(
         curve = Curve(views, ruler, samples, curves.setdefault(name, {}), keep)
         keep()  # what is asked, before anything is there to go on with
         both = CallbackList(curve, watch) if watch else curve
-        resume(folder.path, watch=both) if folder.settings.exists() else begin(settings, None, both)
+        resume(folder.path, callbacks=[both]) if folder.settings.exists() else start_run(settings, None, both)
         _draw(curves, ruler, out / "adaptation.png")
         _grid(out / f"{folder.path.name}.png", curve, views)
     return curves

@@ -64,10 +64,10 @@ def run(
     setting with its default.
     """
     from vitrail.experiment import settings as config
-    from vitrail.experiment.runner import begin
+    from vitrail.experiment.train import start_run
 
     settings = config.resolve(what, dict(map(config.parse_override, overrides or [])))
-    _watched(lambda watch: begin(settings, None, watch))
+    _watched(lambda watch: start_run(settings, None, watch))
 
 
 @app.command()
@@ -76,9 +76,9 @@ def resume(
     workers: Annotated[int | None, typer.Option(min=1, help="processes that train clients")] = None,
 ) -> None:
     """Go on with the run in FOLDER after an interruption; its result has the bits of one that had none."""
-    from vitrail.experiment.runner import resume as go_on
+    from vitrail.experiment.train import resume as go_on
 
-    _watched(lambda watch: go_on(folder, workers=workers, watch=watch))
+    _watched(lambda watch: go_on(folder, workers=workers, callbacks=[watch]))
 
 
 def _watched(work: Any) -> None:
@@ -121,8 +121,8 @@ def sample(
     """
     from pathlib import Path
 
+    from vitrail.experiment.personal import fixed, load_joined, load_personal
     from vitrail.models.model_file import load
-    from vitrail.models.personal import fixed, load_joined, load_personal
     from vitrail.utils.errors import VitrailError
 
     if client is None:

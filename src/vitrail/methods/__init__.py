@@ -1,5 +1,5 @@
 """Federated methods. `base` has the interface, `registry` lists them by name; each paper has a module or package."""
 
-from vitrail.methods.registry import METHODS, register_method
+from vitrail.methods.registry import METHODS
 
-__all__ = ["METHODS", "register_method"]
+__all__ = ["METHODS"]

@@ -23,13 +23,13 @@ from vitrail.methods.messages import (
     NUM_CLIENTS,
     UNSET_TASK,
     Broadcast,
-    Model,
     PartSpec,
     Reply,
     ServerMessage,
     Sums,
     Task,
 )
+from vitrail.models.model import Model
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.rng import Rng
 from vitrail.wire.codecs import Array
@@ -124,8 +124,9 @@ class Method(Protocol):
     # Optional members: `BaseMethod` documents and defines a default for each.
     defaults: ClassVar[Mapping[str, Any]]
     mechanisms: ClassVar[tuple[str, ...]]
-    has_personal_models: ClassVar[bool]
 
+    @property
+    def has_personal_models(self) -> bool: ...
     @property
     def mechanism(self) -> Mechanism | None: ...
     @property
@@ -163,8 +164,10 @@ class BaseMethod(Method):
     mechanisms: ClassVar[tuple[str, ...]] = ()
     """Values of the setting `privacy` that add noise; empty if the method has no private variant."""
 
-    has_personal_models: ClassVar[bool] = False
-    """Whether `export_models` returns a different model for each client's private state."""
+    @property
+    def has_personal_models(self) -> bool:
+        """Whether `export_models` returns a different generator for each client's private state."""
+        return False
 
     @property
     def mechanism(self) -> Mechanism | None:

@@ -19,6 +19,7 @@ from vitrail.methods.prism.loss import Loss
 from vitrail.methods.private import PrivateMethod
 from vitrail.models.limits import fewest_coded_bytes
 from vitrail.nets import generators
+from vitrail.nets.features import choose_features
 from vitrail.nets.masked import Masked, sample_mask
 from vitrail.nets.supermask import encode_mask
 from vitrail.utils.rng import Rng
@@ -58,6 +59,13 @@ class MaskSettings(PrivateMethod):
         Literal["mode", "sample"],
         Field(description="the stored mask: θ > 1/2, or drawn from θ as in the paper"),
     ] = "mode"
+
+    @property
+    def feature_network(self) -> str:
+        return self.features
+
+    def auto_settings(self, data: str) -> Mapping[str, Any]:
+        return {"features": choose_features(data)} if self.features == "auto" else {}
 
     def net(self, seed: int) -> Masked:
         """The frozen network that everybody builds from the seed."""

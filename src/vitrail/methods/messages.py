@@ -1,4 +1,4 @@
-"""What server and clients exchange: the task, the parts of a reply, requests, replies, sums and exported models.
+"""What server and clients exchange: the task, the parts of a reply, requests, replies and sums.
 
 A method (methods/base.py) is written in these types; engines encode, check and carry them.
 """
@@ -165,19 +165,3 @@ class Sums:
 
     values: Mapping[str, NDArray[np.float64]]
     clients: int
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model that a run exports.
-
-    Args:
-        kind: Name of the reader that builds it (see `vitrail.models`).
-        tree: What the reader needs: plain values, arrays and tensors.
-        unprotected: Private data on which it was trained without noise, whatever the run's mechanism; a model with
-            this text is stored as not private.
-    """
-
-    kind: str
-    tree: State
-    unprotected: str = ""

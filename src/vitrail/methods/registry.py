@@ -74,4 +74,3 @@ METHODS: Registry[type[BaseMethod]] = Registry(
         ),
     },
 )
-register_method = METHODS.register

@@ -99,6 +99,10 @@ class Registry(Generic[T]):
         """Return the entry of this name if it was added in this process; None if any process finds it by itself."""
         return self._added[name][0] if name in self._added else None
 
+    def is_builtin(self, name: str) -> bool:
+        """Return whether an entry is part of this package."""
+        return name in self._builtin
+
     def _where(self, name: str) -> str:
         return self._builtin[name][0] if name in self._builtin else self._found().get(name, "")
 

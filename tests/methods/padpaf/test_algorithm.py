@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 import vitrail
 from tests.federation import digits, federate, quick, same
 from vitrail.cli.main import app
+from vitrail.experiment.personal import fixed, load_joined, load_personal
 from vitrail.methods.base import Model, ServerMessage, Sums
 from vitrail.methods.padpaf import training
 from vitrail.methods.padpaf.algorithm import FEDERATED
 from vitrail.methods.padpaf.losses import OFF_DIAGONAL, barlow_twins, d_loss, g_loss
 from vitrail.models.model_file import load, open_model, save_model
-from vitrail.models.personal import fixed, load_joined, load_personal
 from vitrail.nets.content_style import initialise
 from vitrail.nets.flat import tensor_sizes, to_vector
 from vitrail.nets.spectral_discriminator import warm_up_spectral_norm

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tests.federation import federate, shares
 from tests.methods.psfedgan.test_algorithm import agree, beginning, one_round, private, small, told, windows
-from vitrail.experiment import runner as runs
+from vitrail.experiment import train as runs
 from vitrail.methods.psfedgan import twin as twins
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng

@@ -64,3 +64,7 @@ class PrismSettings(MaskSettings):
 
     mechanisms: ClassVar = ("moments", "mask-update", "paper")
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 12}
+
+    @property
+    def feature_network(self) -> str:
+        return "" if self.loss == "gan" else self.features

@@ -1,4 +1,4 @@
-"""Each client's own generator, measured against held-out pictures as this client would see them."""
+"""Evaluate every client's personal generator against test images with that client's transform."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from statistics import mean
 from typing import Any
 from urllib.parse import unquote
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from vitrail.data import load as load_data
 from vitrail.data.dataset import Dataset
 from vitrail.data.holdout import not_held_out
@@ -20,17 +16,16 @@ from vitrail.data.specs import parse_partition
 from vitrail.data.transforms import held_out
 from vitrail.engines.client import private_file
 from vitrail.experiment import settings as config
+from vitrail.experiment.personal import load_of_client
 from vitrail.experiment.run_dir import RunDir
 from vitrail.metrics.evaluation import evaluate
 from vitrail.metrics.measure import Measure, with_note
 from vitrail.metrics.results_io import Column, file_digest, read
-from vitrail.models.personal import load_of_client
-from vitrail.report.evaluation import with_interval
-from vitrail.utils.errors import VitrailError, printable
+from vitrail.utils.errors import VitrailError
 
-FAMILIES = ("fd-vitrail", "fid")  # those that need no labels and see a domain
+FAMILIES = ("fd-vitrail", "fid")  # metrics that need no labels and depend on the domain
 MEAN = "mean of clients"
-TOGETHER = "bounds are the means of the clients' bounds, as if all erred together"
+MEAN_BOUNDS = "bounds are the means of the clients' bounds, which assumes fully correlated errors"
 
 
 def evaluate_clients(
@@ -41,13 +36,29 @@ def evaluate_clients(
     kept: Path | None = None,
     **more: Any,
 ) -> tuple[Dataset, list[Column]]:
-    """Measure what every client of a run draws with; what the file `kept` holds, measured just so, is read from it."""
+    """Evaluate the generator that each client of a run uses.
+
+    Args:
+        run: The run's folder.
+        families: Metrics; only those in FAMILIES are computed.
+        tell: Called with the name of each client.
+        kept: A file of earlier results; those of the same model and options are read from it.
+        **more: Options of `vitrail.metrics.evaluation.evaluate`.
+
+    Returns:
+        The data, and one column of results per client.
+
+    Raises:
+        VitrailError: If the run is not finished, or no metric is left.
+    """
     place = RunDir(Path(run))
     if not place.settings.exists() or not place.model.exists():
         raise VitrailError(f"{run}: --clients needs the folder of a finished run, with its clients/")
     chosen = [f for f in families if f in FAMILIES] if families else ["fd-vitrail"]
     if not chosen:
-        raise VitrailError(f"--clients measures {' and '.join(FAMILIES)}, not {', '.join(families or [])}; name one")
+        raise VitrailError(
+            f"--clients computes {' and '.join(FAMILIES)}, not {', '.join(families or [])}; name one of them"
+        )
     s = config.resolve(str(place.settings), {})
     data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
     columns = []
@@ -64,41 +75,25 @@ def evaluate_clients(
 
 
 def _clients(place: RunDir, partition: str) -> dict[str, str]:
-    """The clients that keep something, with their domains; without one, they see the held-out pictures as they are."""
+    """The clients with private files, and their domains; empty: test images are used without a transform."""
     domains = parse_partition(partition).domains
     names = [unquote(p.stem) for p in sorted(place.clients.glob("*.safetensors"))]
     if not names:
         raise VitrailError(
-            f"{place.clients}: no client keeps anything there, so none has a generator; leave --clients out"
+            f"{place.clients} has no private files, so no client has a personal generator; leave --clients out"
         )
     return {name: name for name in domains if name in names} or dict.fromkeys(names, "")
 
 
 def by_client(columns: Sequence[Column]) -> list[Measure]:
-    """One measure for each client and distance, such as `fd-vitrail of client zoom-in`, and their mean over clients."""
+    """Return one result per client and metric, such as `fd-vitrail of client zoom-in`, and the mean over clients."""
     found = []
     for measures in zip(*(c.measures for c in columns), strict=True):
         first = measures[0]
         if first.name not in FAMILIES:
             continue
         low, value, high = (mean(getattr(m, end) for m in measures) for end in ("low", "value", "high"))
-        note = "; ".join(filter(None, (first.note, TOGETHER)))
+        note = "; ".join(filter(None, (first.note, MEAN_BOUNDS)))
         found.append(replace(first, name=f"{first.name}, {MEAN}", value=value, low=low, high=high, note=note))
         found += [replace(m, name=f"{m.name} of client {c.name}") for c, m in zip(columns, measures, strict=True)]
     return found
-
-
-def show_clients(columns: Sequence[Column], console: Console) -> None:
-    """A line a client, a column a distance; the mean stands below."""
-    shown = [m for m in columns[0].measures if m.name in FAMILIES]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("client", *(f"{m.name} ↓ by {m.extractor}" for m in shown), "real/made"):
-        table.add_column(title)
-    for c in columns:
-        own = [m for m in c.measures if m.name in FAMILIES]
-        table.add_row(escape(printable(c.name)), *map(with_interval, own), f"{own[0].n_real:,}/{own[0].n_fake:,}")
-    table.add_row(MEAN, *(with_interval(m) for m in by_client(columns) if MEAN in m.name))
-    console.print(table)
-    console.print(f"\nIn brackets: 95% intervals over other pictures; of the mean, {TOGETHER}.", markup=False)
-    for note in dict.fromkeys(m.note for m in shown if m.note):
-        console.print(note, markup=False)

@@ -277,7 +277,7 @@ def test_a_folder_in_use_is_refused(unbroken):
 
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
-    with pytest.raises(VitrailError, match=r"holds no run.*settings.toml"):
+    with pytest.raises(VitrailError, match=r"has no run.*settings.toml"):
         vitrail.resume(tmp_path)
 
 
@@ -484,7 +484,7 @@ def test_data_from_python_trains_and_must_be_handed_over_to_resume(tmp_path):
         **SMALL["fedgan"],
     )
     assert run.generator.sample(4).shape == (4, 1, 8, 8)
-    with pytest.raises(VitrailError, match="hand the same data over"):
+    with pytest.raises(VitrailError, match="pass the same data again"):
         vitrail.resume(run.folder)
     vitrail.resume(run.folder, data=data)
     torch_data = torch.utils.data.TensorDataset(torch.from_numpy(x[:40]), torch.from_numpy(y[:40]))

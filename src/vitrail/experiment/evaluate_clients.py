@@ -57,7 +57,7 @@ def evaluate_clients(
     chosen = [f for f in families if f in FAMILIES] if families else ["fd-vitrail"]
     if not chosen:
         raise VitrailError(
-            f"--clients computes {' and '.join(FAMILIES)}, not {', '.join(families or [])}; name one of them"
+            f"--clients: use {' and '.join(FAMILIES)}, not {', '.join(families or [])}; name one of them"
         )
     s = config.resolve(str(place.settings), {})
     data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)

@@ -21,7 +21,7 @@ from rich.progress import (
 from vitrail.engines.rounds import RoundResult
 from vitrail.experiment.plan import Plan, feature_network
 from vitrail.experiment.runner import Run
-from vitrail.nets.features import TRAINED_ON
+from vitrail.nets.features import FEATURES
 from vitrail.privacy.run_ledger import opening
 from vitrail.report.quantities import number, size
 from vitrail.utils.errors import printable
@@ -62,7 +62,7 @@ class ProgressDisplay:
             + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
         )
         if psi := feature_network(s):
-            self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
+            self.console.print(f"features: {psi}, trained on {FEATURES[psi].trained_on}")
         self.console.print(f"privacy: {escape(str(opening(plan)['says']))}", soft_wrap=True)
         for note in plan.notes:
             self.console.print(f"[yellow]{escape(note)}[/yellow]")

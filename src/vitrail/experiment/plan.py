@@ -21,7 +21,7 @@ from vitrail.experiment.settings import Settings
 from vitrail.experiment.tensorboard import check_installed
 from vitrail.experiment.validation import GIVEN, NODES
 from vitrail.methods.base import Method, Task
-from vitrail.nets.features import TRAINED_ON, choose_features, load_features, was_trained_on
+from vitrail.nets.features import FEATURES, choose_features, load_features, was_trained_on
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.warm_start import EarlierRun, earlier_run
 from vitrail.utils import state as store
@@ -70,7 +70,7 @@ class Plan:
     def ledger_notes(self) -> dict[str, str]:
         """What a claim of privacy rests on beside its mechanism."""
         psi, start = feature_network(self.settings), self.earlier_run
-        notes = {"features": f"{psi}, public, trained on {TRAINED_ON[psi]}"} if psi else {}
+        notes = {"features": f"{psi}, public, trained on {FEATURES[psi].trained_on}"} if psi else {}
         if start is not None:
             notes["started_from"] = f"{start.run}, whose ledger ends with {start.head or 'nothing'}: {start.says}"
         return notes

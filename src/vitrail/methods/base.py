@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.dataset import Images
+from vitrail.models.model import Model as Model  # noqa: PLC0414  # methods import it from here
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.rng import Rng
 from vitrail.wire.codecs import Array
@@ -125,17 +126,6 @@ class Sums:
 
     values: Mapping[str, NDArray[np.float64]]
     clients: int
-
-
-@dataclass(frozen=True)
-class Model:
-    """Something a run produces, ready to be written to a file; `kind` names the reader (see artifact.py)."""
-
-    kind: str
-    tree: State
-    unprotected: str = (
-        ""  # private data that it has seen without noise, whatever the run's mechanism: it is not private
-    )
 
 
 class Method(Protocol):

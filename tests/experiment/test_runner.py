@@ -324,14 +324,14 @@ def test_a_model_of_an_earlier_split_is_measured_and_the_figures_are_marked_as_n
 
 def test_a_run_that_starts_from_one_of_an_earlier_split_says_that_its_figures_are_not_held_out(tmp_path):
     first = tiny("fedgan", tmp_path / "first", **BRIEF)
-    second = tiny("fedgan", tmp_path / "second", **BRIEF, start=str(first.folder))
+    second = tiny("fedgan", tmp_path / "second", **BRIEF, init_from=str(first.folder))
     assert load(second.folder / "model.safetensors")["about"]["split"] == "content"
     as_of_version_0_1_0(first.folder)
-    third = tiny("fedgan", tmp_path / "third", **BRIEF, start=str(first.folder))
+    third = tiny("fedgan", tmp_path / "third", **BRIEF, init_from=str(first.folder))
     about = load(third.folder / "model.safetensors")["about"]
     assert about["split"] == ""
     assert "not held out" in " ".join(about["notes"])
-    fourth = tiny("fedgan", tmp_path / "fourth", **BRIEF, start=str(third.folder))
+    fourth = tiny("fedgan", tmp_path / "fourth", **BRIEF, init_from=str(third.folder))
     assert load(fourth.folder / "model.safetensors")["about"]["split"] == ""
 
 
@@ -355,7 +355,7 @@ def test_a_torn_last_line_of_metrics_is_forgotten(tmp_path):
 
 def test_a_run_can_start_from_an_earlier_one(unbroken, tmp_path):
     for method in SMALL:
-        run = tiny(method, tmp_path / method, start=str(unbroken[method]), rounds=1)
+        run = tiny(method, tmp_path / method, init_from=str(unbroken[method]), rounds=1)
         earlier = load(unbroken[method] / "checkpoint.safetensors")["federation"]["server"]
         begun = prepare(run.settings).method.server_init(Rng((0,)), None, earlier)
         assert begun
@@ -365,7 +365,7 @@ def test_a_run_can_start_from_an_earlier_one(unbroken, tmp_path):
 
 def test_starting_from_an_earlier_run_changes_where_it_ends(unbroken, tmp_path):
     a = tiny("fedgan", tmp_path / "a", rounds=1)
-    b = tiny("fedgan", tmp_path / "b", rounds=1, start=str(unbroken["fedgan"]))
+    b = tiny("fedgan", tmp_path / "b", rounds=1, init_from=str(unbroken["fedgan"]))
     assert result(a.folder)[0] != result(b.folder)[0]
 
 
@@ -374,7 +374,7 @@ def test_starting_from_an_earlier_run_changes_where_it_ends(unbroken, tmp_path):
 )
 def test_starting_from_what_is_no_like_run_is_refused(start, says, unbroken, tmp_path):
     with pytest.raises(VitrailError, match=says):
-        tiny("prism", tmp_path / "x", start=str(unbroken.get(start, tmp_path / start)))
+        tiny("prism", tmp_path / "x", init_from=str(unbroken.get(start, tmp_path / start)))
 
 
 def test_empty_clients_sit_out_and_the_run_goes_on(tmp_path):
@@ -419,7 +419,7 @@ def test_a_run_in_which_nobody_answered_has_no_model(tmp_path):
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path):
     with pytest.raises(VitrailError, match="init_from="):
-        tiny("fedgan", tmp_path / "x", start=str(tmp_path / "nowhere"))
+        tiny("fedgan", tmp_path / "x", init_from=str(tmp_path / "nowhere"))
     assert not (tmp_path / "x").exists()
 
 

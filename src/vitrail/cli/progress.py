@@ -22,7 +22,7 @@ from vitrail.engines.rounds import RoundResult
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.plan import Plan, feature_network
 from vitrail.experiment.run import Run
-from vitrail.nets.features import TRAINED_ON
+from vitrail.nets.features import FEATURES
 from vitrail.privacy.run_ledger import opening
 from vitrail.report.quantities import number, size
 from vitrail.utils.errors import printable
@@ -63,7 +63,7 @@ class ProgressDisplay(Callback):
             + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
         )
         if psi := feature_network(s):
-            self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
+            self.console.print(f"features: {psi}, trained on {FEATURES[psi].trained_on}")
         self.console.print(f"privacy: {escape(str(opening(plan)['says']))}", soft_wrap=True)
         for note in plan.notes:
             self.console.print(f"[yellow]{escape(note)}[/yellow]")

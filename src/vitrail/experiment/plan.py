@@ -19,7 +19,7 @@ from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import GIVEN, NODES
 from vitrail.methods.base import UNSET_TASK, Method, Task
-from vitrail.nets.features import TRAINED_ON, load_features, was_trained_on
+from vitrail.nets.features import FEATURES, load_features, was_trained_on
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.warm_start import EarlierRun, earlier_run
 from vitrail.utils import state as store
@@ -83,7 +83,7 @@ class Plan:
     def ledger_notes(self) -> dict[str, str]:
         """What a privacy claim rests on in addition to its mechanism."""
         psi, start = self.method.feature_network, self.earlier_run
-        notes = {"features": f"{psi}, public, trained on {TRAINED_ON[psi]}"} if psi else {}
+        notes = {"features": f"{psi}, public, trained on {FEATURES[psi].trained_on}"} if psi else {}
         if start is not None:
             notes["started_from"] = f"{start.run}, whose ledger ends with {start.head or 'nothing'}: {start.says}"
         return notes

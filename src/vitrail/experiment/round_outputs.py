@@ -14,7 +14,7 @@ from vitrail.experiment.run_dir import public_name
 from vitrail.experiment.settings import Settings
 from vitrail.metrics.round_metrics import RoundMetrics
 from vitrail.models.model_file import load, open_classifier, open_model, save_model
-from vitrail.nets.features import TRAINED_ON
+from vitrail.nets.features import FEATURES
 from vitrail.privacy.run_ledger import RunLedger
 from vitrail.utils.state import tree_digest
 
@@ -96,7 +96,7 @@ def _save_models(
     }
     if against := plan.against:
         about["trained_against"] = list(against)
-        about["features"] = ", ".join(f"{psi}, trained on {TRAINED_ON[psi]}" for psi in against)
+        about["features"] = ", ".join(f"{psi}, trained on {FEATURES[psi].trained_on}" for psi in against)
     if plan.notes and not ledger.private:  # notes may name counts or pixels, which no ε covers
         about["notes"] = list(plan.notes)
     models = plan.method.export_models(fed.server)

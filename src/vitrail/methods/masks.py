@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from vitrail.methods.base import Model
 from vitrail.methods.prism.loss import Loss
 from vitrail.methods.private import PrivateMethod
-from vitrail.models.limits import fewest_coded_bytes
+from vitrail.models.kinds.seeded import fewest_coded_bytes
 from vitrail.nets import generators
 from vitrail.nets.features import choose_features
 from vitrail.nets.masked import Masked, sample_mask
@@ -34,7 +34,7 @@ class MaskSettings(PrivateMethod):
     """Settings of methods that find a mask."""
 
     generator: Annotated[
-        Literal["small", "resnet", "sngan", "dcgan"], Field(description="network; the paper's is resnet")
+        str, AfterValidator(generators.GENERATORS.check), Field(description="network; the paper's is resnet")
     ] = "small"
     width: Annotated[float, Field(gt=0, le=8, description="times so many channels in the generator")] = 1.0
     features: Annotated[str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar, vgg19")] = (

@@ -117,6 +117,21 @@ class Registry(Generic[T]):
         found: T = getattr(import_module(module), attribute)
         return found
 
+    def check(self, name: str) -> str:
+        """Return the name if it is registered; for settings: `Annotated[str, AfterValidator(REGISTRY.check)]`.
+
+        Raises:
+            PydanticKnownError: If it is not; the message lists the known names and the nearest one.
+        """
+        if name in self:
+            return name
+        from pydantic_core import PydanticKnownError
+
+        known = list(self)
+        near = nearest(name, known)
+        hint = f"; {near}" if near.startswith("did you mean") else ""
+        raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(known)}{hint}"})
+
     def __contains__(self, name: object) -> bool:
         return name in self._builtin or name in self._found() or name in self._added
 

@@ -541,7 +541,7 @@ def test_products_survive_a_file(long, tmp_path):
     assert x.equal(open_model(made["generator"], CLASSES).sample(40, seed=2))
     assert C.logits(x).equal(open_classifier(made["classifier"], CLASSES).logits(x))
     assert C.classes == CLASSES
-    for wrong, says in ((load_classifier, "no classifier"), (load, "makes no pictures")):
+    for wrong, says in ((load_classifier, "not a classifier"), (load, "generates no images")):
         name = "generator" if wrong is load_classifier else "classifier"
         with pytest.raises(Malformed, match=says):
             wrong(tmp_path / f"{name}.safetensors")

@@ -173,11 +173,12 @@ class Node:
     def _check_features(self, terms: RunSpec, method: Method) -> None:
         """Refuse a run that would be called private although its feature network was trained on this node's data."""
         from vitrail.experiment.plan import feature_network
-        from vitrail.nets.features import TRAINED_ON, was_trained_on
+        from vitrail.nets.features import FEATURES, was_trained_on
 
         psi = feature_network(terms.resolved())
-        if method.mechanism is not None and psi in TRAINED_ON and was_trained_on(psi, self.data):
-            reason = f"features={psi} were trained on {TRAINED_ON[psi]}, which this node has: no noise makes it private"
+        if method.mechanism is not None and psi in FEATURES and was_trained_on(psi, self.data):
+            seen = FEATURES[psi].trained_on
+            reason = f"features={psi} were trained on {seen}, which this node has: no noise makes it private"
             self.log(reason)
             raise Refused(reason, "refused by the node's policy")
 

@@ -7,7 +7,7 @@ from scipy.ndimage import gaussian_filter
 
 from vitrail.data import Images, load, parse_partition, partition
 from vitrail.data.catalog import DOMAINS
-from vitrail.data.transforms import TRANSFORMS, held_out, in_domain
+from vitrail.data.transforms import TRANSFORMS, held_out, apply_transform
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import prepare
 from vitrail.utils.errors import VitrailError
@@ -16,7 +16,7 @@ from vitrail.utils.rng import Rng
 
 def shown(domain, pixels, seed=0):
     """What a domain makes of pictures of any number of channels."""
-    return in_domain(Images(np.asarray(pixels, np.uint8)), domain, Rng((seed,))).pixels
+    return apply_transform(Images(np.asarray(pixels, np.uint8)), domain, Rng((seed,))).pixels
 
 
 def square(size=32, low=12, high=20):

@@ -88,7 +88,7 @@ def test_a_file_is_downloaded_once_and_found_afterwards(
     monkeypatch.setattr("vitrail.data.lookup.FILES", table)
     first = find("mnist", "a.gz", tmp_path)
     assert first == tmp_path / "downloads" / "mnist" / "a.gz"
-    table.clear()  # a second download would now fail
+    table.clear()  # a second download would fail
     assert find("mnist", "a.gz", tmp_path) == first
 
 
@@ -109,7 +109,7 @@ def test_a_downloaded_file_of_the_wrong_kind_is_refused_by_name(
 ) -> None:
     remote = Remote((f"{server}/a",), MD5)
     monkeypatch.setattr("vitrail.data.lookup.FILES", {"svhn": dict.fromkeys(FILES["svhn"], remote)})
-    with pytest.raises(Malformed, match=r"downloads/svhn/train_32x32\.mat: not a whole MATLAB file"):
+    with pytest.raises(Malformed, match=r"downloads/svhn/train_32x32\.mat: not a complete MATLAB file"):
         load("svhn")
 
 
@@ -132,9 +132,7 @@ def test_the_error_for_a_missing_file_has_all_paths_and_both_remedies(assets: Pa
     assert "Connection refused" in text
 
 
-def test_the_error_reports_that_the_assets_folder_is_not_set(
-    assets: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_reports_that_the_assets_folder_is_not_set(assets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VITRAIL_ASSETS")
     with pytest.raises(VitrailError, match="VITRAIL_ASSETS is not set"):
         find("svhn", "train_32x32.mat", data_home())

@@ -105,8 +105,6 @@ def test_a_registered_transform_can_be_a_domain() -> None:
         parse_partition("domains:blck")
 
 
-
-
 @pytest.mark.parametrize("registry", [SOURCES, PARTITIONS, TRANSFORMS])
 def test_a_built_in_name_cannot_be_registered_again(registry) -> None:
     with pytest.raises(VitrailError, match="already registered"):

@@ -167,7 +167,7 @@ def list_(
     from rich.console import Console
     from rich.table import Table
 
-    from vitrail.data.catalog import PARTITIONS, SOURCES
+    from vitrail.data import PARTITIONS, SOURCES
     from vitrail.methods import METHODS
     from vitrail.metrics import FAMILIES
 
@@ -187,8 +187,8 @@ def list_(
             "methods (vitrail list METHOD shows settings)",
             {name: METHODS.summary(name) for name in METHODS},
         )
-        show("data=", SOURCES)
-        show("partition=", PARTITIONS)
+        show("data=", {name: SOURCES.summary(name) for name in SOURCES})
+        show("partition=", {name: PARTITIONS.summary(name) for name in PARTITIONS})
         show("vitrail evaluate --metrics", FAMILIES)
         return
     from vitrail.experiment.settings import settings_model

@@ -1,4 +1,4 @@
-"""Small files that decompress to many bytes: reading them takes bounded memory, or they are refused."""
+"""Small files that decompress to many bytes: reading them uses bounded memory, or they are refused."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CHILD = """
 import json, os, resource, sys
 from vitrail.data import load
 
-load("digits", size=9)  # what any reading imports
+load("digits", size=9)  # imports that every source needs
 for path in sys.argv[1:]:
     reader, writer = os.pipe()
     if os.fork() == 0:
         size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + 2**31,) * 2)  # so that a failing test harms nobody
+        resource.setrlimit(resource.RLIMIT_AS, (size + 2**31,) * 2)  # so that a failing test does not fill the memory
         rss = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before = rss()
         try:
@@ -47,7 +47,7 @@ for path in sys.argv[1:]:
 
 
 def zeros(path: Path, fortran: bool = False, **arrays: tuple[str, tuple[int, ...]]) -> str:
-    """An .npz file of zeros that is never in memory as a whole."""
+    """Write an .npz file of zeros without having it in memory."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, (dtype, shape) in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as out:
@@ -65,7 +65,9 @@ def image(folder: Path, side: int) -> str:
     return f"folder:{folder}"
 
 
-BOMBS: dict[str, tuple[Callable[[Path], str], str, int]] = {  # name: how it is made, outcome, bytes it may take
+BOMBS: dict[
+    str, tuple[Callable[[Path], str], str, int]
+] = {  # name: how to make the file, expected outcome, maximum bytes of memory
     "images of one byte": (lambda p: zeros(p, images=("|u1", (200, 1000, 1000))), "(200, 1, 8, 8)", 200 * MB),
     "images of floats": (lambda p: zeros(p, images=("<f8", (40, 1000, 1000))), "(40, 1, 8, 8)", 250 * MB),
     "one large image": (lambda p: zeros(p, images=("|u1", (1, 9000, 9000))), "make them smaller first", 50 * MB),
@@ -87,7 +89,7 @@ BOMBS: dict[str, tuple[Callable[[Path], str], str, int]] = {  # name: how it is 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, int]]:
-    """By bomb, each in a process of its own: what reading it gave, and the bytes of memory that it took."""
+    """For each file: the outcome of reading it in a separate process, and the bytes of memory that this needed."""
     folder = tmp_path_factory.mktemp("bombs")
     sources = [make(folder / f"{i}") for i, (make, _, _) in enumerate(BOMBS.values())]
     done = subprocess.run([sys.executable, "-c", CHILD, *sources], capture_output=True, text=True, timeout=300)
@@ -105,7 +107,7 @@ def test_a_small_file_of_images_takes_bounded_memory(outcomes: dict[str, tuple[s
 
 @pytest.mark.parametrize("dtype", ["|u1", "<u2", "<i8", "<f4", "<f8", ">f4", "|b1"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_an_array_that_is_read_in_blocks_gives_the_same_images(
+def test_an_array_read_in_blocks_gives_the_same_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, order: str
 ) -> None:
     images = RNG.integers(0, 2, (50, 12, 10, 3)) if dtype == "|b1" else RNG.integers(0, 256, (50, 12, 10, 3))
@@ -121,26 +123,26 @@ def test_an_array_that_is_read_in_blocks_gives_the_same_images(
 @pytest.mark.parametrize(("side", "size"), [(40, 9), (9, 40)])
 def test_resizing_in_small_parts_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch, side: int, size: int) -> None:
     pixels = RNG.integers(0, 256, (5, 3, side, side + 3), np.uint8)
-    whole = fit(pixels, size)
+    expected = fit(pixels, size)
     for budget in (2000, 20_000, 100_000):
         monkeypatch.setattr(resize, "BUDGET", budget)
-        assert np.array_equal(fit(pixels, size), whole)
+        assert np.array_equal(fit(pixels, size), expected)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "LA", "CMYK"])
-def test_an_image_that_is_converted_in_bands_gives_the_same_bits(
+def test_an_image_converted_in_bands_gives_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     from vitrail.data import decode
 
     image = Image.fromarray(RNG.integers(0, 256, (31, 20, 3), np.uint8)).convert(mode)
-    whole = decode.planes(image, False, "x")
+    expected = decode.planes(image, False, "x")
     monkeypatch.setattr(decode, "BAND", 20 * 7)
-    assert np.array_equal(decode.planes(image, False, "x"), whole)
-    assert np.array_equal(whole.transpose(1, 2, 0), np.asarray(image.convert("RGBA").convert("RGB")))
+    assert np.array_equal(decode.planes(image, False, "x"), expected)
+    assert np.array_equal(expected.transpose(1, 2, 0), np.asarray(image.convert("RGBA").convert("RGB")))
 
 
-def test_an_npz_that_is_shorter_than_its_shape_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_an_npz_file_shorter_than_its_shape_is_refused_before_reading(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("images.npy", "w") as out:
         npy.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": (9, 8, 8)})
         out.write(bytes(100))
@@ -148,7 +150,7 @@ def test_an_npz_that_is_shorter_than_its_shape_is_refused_before_it_is_read(tmp_
         load(f"npz:{tmp_path / 'a.npz'}")
 
 
-def test_an_npz_with_a_method_that_numpy_does_not_write_is_refused(tmp_path: Path) -> None:
+def test_an_npz_file_with_an_unusual_compression_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", images=np.zeros((2, 8, 8), np.uint8))
     with (
         zipfile.ZipFile(tmp_path / "plain.npz") as plain,

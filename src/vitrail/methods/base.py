@@ -150,6 +150,12 @@ class Method(Protocol):
         ...
 
     @property
+    def delta(self) -> float: ...
+
+    @property
+    def max_replies(self) -> int: ...
+
+    @property
     def needs_ack(self) -> bool:
         """Whether requests say, as the part `LAST_COUNTED`, which of a client's replies was the last that
         counted: for methods whose clients must know whether what they sent was lost."""
@@ -212,6 +218,13 @@ class Method(Protocol):
 
 class BaseMethod:
     """The calls most methods leave as they are: everyone asked takes part and all parts are sums."""
+
+    task: Task
+    delta: float = 1e-5
+
+    @property
+    def max_replies(self) -> int:
+        return self.task.rounds
 
     @property
     def mechanism(self) -> Mechanism | None:

@@ -26,7 +26,8 @@ from vitrail.methods.masks import MaskSettings
 from vitrail.methods.prism.loss import Averaged, feature_sums, matching, summary_of
 from vitrail.nets.feature_moments import FeatureMoments as FakeMoments
 from vitrail.nets.features import parse_layers, plan_of
-from vitrail.privacy.feature_sums import Plausible, noise_share, noised, pack, pooled_size, sensitivity, unpack, why
+from vitrail.privacy.feature_sum_messages import Plausible, pack, unpack
+from vitrail.privacy.feature_sums import noise_share, noised, pooled_size, sensitivity, why
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng

@@ -485,8 +485,8 @@ def test_a_private_run_says_labels_only_where_its_claim_does_so_too():
     assert "metric.loss_d" not in method.reply_spec()
     promised = claim(method.mechanism, 2, 1e-5, "os")
     assert promised["private"]
-    assert promised["says"].endswith("level), where anybody may know which labels a client has pictures of")
-    with pytest.raises(VitrailError, match="it says, without noise, which labels a client has pictures of"):
+    assert promised["says"].endswith("level), where anyone may know which labels a client has pictures of")
+    with pytest.raises(VitrailError, match="it releases, without noise, which labels a client has pictures of"):
         Policy(max_epsilon=1e6).check(method)
     server, state = beginning(method)
     few = digits().train.take(np.flatnonzero(np.isin(digits().train.labels, [3, 7]))[:30])

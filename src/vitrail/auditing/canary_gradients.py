@@ -1,8 +1,8 @@
-"""Canary gradients against DP-SGD (privacy/dpsgd.py): the worst that an example's gradient can be.
+"""Canary gradients against DP-SGD (privacy/dpsgd.py): the worst case of an example's gradient.
 
-Each canary's gradient is C in a coordinate of its own and 0 elsewhere (Dirac canaries; Nasr et al. 2023), so canaries
-do not disturb each other and one run holds many independent trials. They pass through the run's own sampling, clipping
-and noise, with its settings; the auditor sees every noised sum, as the accountant assumes.
+Each canary's gradient is C in its own coordinate and 0 elsewhere (Dirac canaries; Nasr et al. 2023), so canaries do not
+affect each other and one run has many independent trials. They pass through the run's own sampling, clipping and noise,
+with its settings; the auditor sees every noised sum, as the accountant assumes.
 """
 
 from __future__ import annotations
@@ -15,32 +15,31 @@ from torch import Tensor, nn
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_trials
 from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.dpsgd import poisson, private_sum
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import seeded
 from vitrail.utils.rng import Rng
 
-ABOUT = "canary gradients, as large as clipping allows, found again in DP-SGD's noised sums"
+ABOUT = "canary gradients, as large as clipping allows, detected in DP-SGD's noised sums"
 LONGEST = 50  # steps that are attacked together
 
 
 def attack(target: Target) -> Finding | None:
-    """None where a run has no DP-SGD."""
+    """Attack noised sums of gradients; None where a run does not use DP-SGD."""
     mechanism = target.plan.method.mechanism
     if mechanism is None or mechanism.name != "dp-sgd":
         return None
     steps = min(mechanism.noise.steps * target.answers, LONGEST)
     target.tell(f"canary gradients: {target.canaries:,}, {steps} steps")
-    trial = play(mechanism, steps, target.canaries, target.rng)
+    trial = attack_steps(mechanism, steps, target.canaries, target.rng)
     claimed = epsilon([(replace(mechanism.noise, steps=1), steps)], target.delta)
-    note = f"{steps} steps were attacked; the claim beside it is for as many."
+    note = f"{steps} steps were attacked; the claim next to it is for as many."
     lowers = from_trials(trial, target, claimed, gaussian=mechanism.noise.rate == 1)
     return Finding("canaries", ABOUT, lowers, note=note)
 
 
-def play(mechanism: Mechanism, steps: int, canaries: int, rng: Rng) -> Trial:
-    """Steps of DP-SGD on canaries that are in by a coin; scored by the likelihood of being in."""
-    from vitrail.privacy.dpsgd import poisson, private_sum
-
+def attack_steps(mechanism: Mechanism, steps: int, canaries: int, rng: Rng) -> Trial:
+    """Run steps of DP-SGD on canaries that coins include, and score each by the likelihood ratio of being included."""
     clip, sigma, rate = mechanism.sensitivity, mechanism.sigma, mechanism.noise.rate
     coins = rng.child("coins").numpy().random(canaries) < 0.5
     here = np.flatnonzero(coins)
@@ -57,6 +56,6 @@ def play(mechanism: Mechanism, steps: int, canaries: int, rng: Rng) -> Trial:
 
 
 def _loss(net: nn.Module, x: Tensor) -> Tensor:
-    """Whose gradient is the input itself."""
+    """A loss whose gradient is the input."""
     out: Tensor = net(x)
     return out.flatten()

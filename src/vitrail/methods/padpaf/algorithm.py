@@ -82,7 +82,8 @@ class PaDPaF(BaseMethod):
         int, Field(ge=2, description="real images, and generated images, per step (published code: 32)")
     ] = 64
     lr: Annotated[
-        float, Field(gt=0, le=1e3, description="η_i: clients' Adam learning rate of G; D uses twice this (paper: 0.001)")
+        float,
+        Field(gt=0, le=1e3, description="η_i: clients' Adam learning rate of G, twice this for D (paper: 0.001)"),
     ] = 1e-3
     server_lr: Annotated[
         float, Field(gt=0, le=1e3, description="η_0: server's Adam learning rate, with server_opt=adam (paper: 0.01)")

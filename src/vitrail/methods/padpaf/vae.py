@@ -35,9 +35,9 @@ Code = tuple[Tensor, Tensor]  # mean and log-variance of z
 class PaDPaFVae(PaDPaF):
     """Algorithm 1 with other networks and another local objective; all else is PaDPaF's."""
 
-    lam: Annotated[
-        float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins, at most β (paper: no value)")
-    ] = 0.1
+    lam: Annotated[float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins, at most β (paper: no value)")] = (
+        0.1
+    )
     beta: Annotated[float, Field(ge=0, le=1e6, description="β: weight of the KL divergence (paper: no value)")] = 0.5
 
     loss: ClassVar[Form] = "hinge"  # type: ignore[misc]  # settings of a GAN, which a VAE does not have

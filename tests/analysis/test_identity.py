@@ -1,4 +1,4 @@
-"""CelebA by attribute as clients, and who is on a picture; on a small data set in CelebA's files."""
+"""Identity probes on CelebA with attributes as clients; on a small data set in CelebA's file format."""
 
 import io
 import zipfile
@@ -8,17 +8,16 @@ import pytest
 from PIL import Image
 
 import vitrail
-from vitrail.analysis.identity import halves_of_each, probe_identities
-from vitrail.analysis.trained import open_run
-from vitrail.cli.main import app
+from vitrail.analysis.identity import probe_identities, split_each_identity
+from vitrail.analysis.trained import load_run
 from vitrail.data import load
 from vitrail.utils.errors import Malformed
 
-PEOPLE = 3  # in the test part, each with a colour of their own
+PEOPLE = 3  # in the test part, each with their own color
 
 
 def faces(folder, identities=True):
-    """24 train pictures and 60 test pictures; two attributes, of which every picture has at least one."""
+    """24 training and 60 test images; two attributes, of which every image has at least one."""
     folder.mkdir(parents=True)
     parts, names = "0" * 24 + "2" * 60, [f"{i + 1:06}.jpg" for i in range(84)]
     who = [100 + i for i in range(24)] + [7 + i % PEOPLE for i in range(60)]
@@ -45,27 +44,27 @@ def celeba(tmp_path, monkeypatch):
     return faces(tmp_path / "assets" / "celeba")
 
 
-def test_a_run_by_attributes_is_probed_for_people(celeba, tmp_path):
+def test_identities_are_probed_on_a_run_by_attributes(celeba, tmp_path):
     vitrail.train(
         "padpaf", data="celeba", size=16, clients=2, partition="attributes", width=4, latent_dim=8, style_depth=2, rounds=1,
         workers=1, eval_every=0, grids=0, labels="ignore", out=str(tmp_path / "run"),
     )  # fmt: skip
-    opened = open_run(tmp_path / "run")
+    run = load_run(tmp_path / "run")
     data = load("celeba", size=16)
-    assert opened.views.names == ("Male", "Young")
-    for part, view in ((data.train, opened.views.train), (data.test, None)):
+    assert run.views.names == ("Male", "Young")
+    for part, view in ((data.train, run.views.train), (data.test, None)):
         if view is not None:
             for k in (0, 1):
-                assert np.array_equal(view.shows[view.client == k], np.flatnonzero(part.attributes[:, k]))
-    trained, _ = probe_identities(opened)
+                assert np.array_equal(view.source[view.client == k], np.flatnonzero(part.attributes[:, k]))
+    trained, _ = probe_identities(run)
     found = {m.name: m for m in trained.measures}
     assert list(found) == [f"top-{k} from {w}" for w in ("content", "style") for k in (1, 10, 50)]
-    assert found["top-1 from content"].value > 0.6  # people differ in colour; chance is a third
+    assert found["top-1 from content"].value > 0.6  # people differ in color; a random guess gives 1/3
     assert found["top-10 from content"].value == 1  # there are three people
     assert "3 people" in found["top-1 from content"].note
 
 
-def test_identities_are_those_of_the_file_and_optional(celeba, tmp_path, monkeypatch):
+def test_identities_are_read_from_the_file_which_is_optional(celeba, tmp_path, monkeypatch):
     data = load("celeba", size=16)
     assert data.test.identities.tolist() == [7 + i % PEOPLE for i in range(60)]
     assert data.train.take(np.array([2, 0])).identities.tolist() == [102, 100]
@@ -79,10 +78,9 @@ def test_identities_are_those_of_the_file_and_optional(celeba, tmp_path, monkeyp
     assert load("celeba", size=16).test.identities is None
 
 
-def test_nobody_is_asked_for_whom_the_probe_does_not_know():
+def test_test_identities_all_occur_among_those_the_probe_is_fitted_on():
     who = np.random.default_rng(0).integers(0, 40, 100)
-    fit, ask = halves_of_each(who)
-    assert set(who[ask]) <= set(who[fit])
-    assert not set(fit) & set(ask)
-    assert {p for p in who if (who == p).sum() > 1} == set(who[ask])
-    assert app  # the verb is `vitrail probe RUN --identity`
+    fit, test = split_each_identity(who)
+    assert set(who[test]) <= set(who[fit])
+    assert not set(fit) & set(test)
+    assert {p for p in who if (who == p).sum() > 1} == set(who[test])

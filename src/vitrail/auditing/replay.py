@@ -1,7 +1,7 @@
 """A second execution of a run from its settings, with eavesdroppers on some of its clients.
 
 Clients do not depend on each other, so only the attacked ones are requested. Keys and noise come from the run's seed,
-so the messages have the same bits as in the run. With noise_source=os they are drawn again: another run of the same kind.
+so the messages have the same bits as in the run. With noise_source=os they are drawn again: a different run.
 """
 
 from __future__ import annotations

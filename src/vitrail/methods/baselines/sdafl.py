@@ -2,8 +2,8 @@
 
 Li, Shao, Mao, Wang, Zhang: Federated Learning with GAN-based Data Synthesis for Non-IID Clients; 2022. First, each
 client trains a GAN without labels and shares generated images. Before each average they get pseudo labels, where a
-model is confident enough. Clients then train on their own images and on all pseudo-labelled ones, so that all see nearly
-the same classes.
+model is confident enough. Clients then train on their own images and on all pseudo-labelled ones, so that all see
+nearly the same classes.
 
 Differences from the paper: those in classification.py; a client's generated images are labelled by that client's model,
 on the client, so that only labels are sent each round; the GAN's networks are those of psfedgan. The GANs are not

@@ -13,7 +13,7 @@ from typing import Any
 from vitrail import __version__
 from vitrail.auditing import ATTACKS
 from vitrail.auditing.attack import Attack, Finding, Target
-from vitrail.auditing.eavesdropper import R, check_r
+from vitrail.auditing.eavesdropper import R, check_r, eavesdropping_of
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.run_dir import RunDir
@@ -102,7 +102,7 @@ def audit_run(
             f"{folder} is not a run (it has no settings.toml); give the folder that `vitrail run` printed"
         )
     plan = prepare(config.resolve(str(place.settings), {"out": str(folder)}), data)
-    if r and plan.settings.method != "psfedgan":
+    if r and eavesdropping_of(plan.method) is None:
         raise VitrailError(
             f"--r is for eavesdroppers on a secret generator, and {plan.settings.method} has none; leave --r out, or "
             "give a run of psfedgan"

@@ -161,7 +161,9 @@ def test_accept_moments_refuses_shares_of_a_noise_that_all_clients_add():
     assert not refusal(Policy(("distributed-moments",), max_epsilon=1.01), run), "its owner trusts the other clients"
 
 
-@pytest.mark.parametrize("policy", [Policy(("moments",)), Policy(least_unit="example"), Policy(require_noise_source="os")])
+@pytest.mark.parametrize(
+    "policy", [Policy(("moments",)), Policy(least_unit="example"), Policy(require_noise_source="os")]
+)
 def test_a_policy_without_a_number_has_a_ceiling(policy):
     for multiplier in (1e-6, 0.01, 0.3):
         assert "ε = " in refusal(policy, built("moments, alone", noise_multiplier=multiplier))

@@ -19,8 +19,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for notebook in sorted(Path(config.docs_dir).rglob("*.ipynb")):
         path = notebook.relative_to(config.docs_dir)
         pages[str(path.with_suffix(".md"))] = notebook_page(notebook)
-    for path, text in pages.items():
-        files.append(File.generated(config, path, content=text))
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
     return files
 
 
@@ -50,20 +50,20 @@ def methods_page() -> str:
         *_table({name: f for name, f in Settings.model_fields.items() if name != "method"}),
     ]
     for name in METHODS:
-        fields = settings_model(name).model_fields
-        own = {n: f for n, f in fields.items() if n not in Settings.model_fields}
-        changed = {n: f for n, f in fields.items() if n in Settings.model_fields and _default(f) != _default(Settings.model_fields[n])}
-        lines += ["", f"## {name}", "", _sentence(METHODS.summary(name)), "", *_table({**own, **changed})]
+        fields, common = settings_model(name).model_fields, Settings.model_fields
+        shown = {n: f for n, f in fields.items() if n not in common or _default(f) != _default(common[n])}
+        shown.pop("method", None)
+        lines += ["", f"## {name}", "", _sentence(METHODS.summary(name)), "", *_table(shown)]
     return "\n".join(lines) + "\n"
 
 
 def _table(fields: dict[str, Any]) -> list[str]:
     rows = ["| setting | default | paper | description |", "|---|---|---|---|"]
     for name, f in fields.items():
-        text = f.description or ""
+        text, default = f.description or "", _default(f)
         paper = _PAPER.search(text)
-        cells = (f"`{name}`", f"`{_default(f)}`" if _default(f) != "" else "", paper[1] if paper else "", _PAPER.sub("", text))
-        rows.append("| " + " | ".join(_cell(c) for c in cells) + " |")
+        cells = (f"`{name}`", f"`{default}`" if default else "", paper[1] if paper else "", _PAPER.sub("", text))
+        rows.append("| " + " | ".join(map(_cell, cells)) + " |")
     return rows
 
 
@@ -94,8 +94,13 @@ def cli_page() -> str:
             command = commands[name]
             lines += ["", f"### vitrail {name}", "", re.sub(r"(?m)^ {4}", "", command.help or "").strip(), ""]
             lines += ["| argument or option | default | description |", "|---|---|---|"]
-            for p in command.params:
-                shown = ", ".join(f"`{o}`" for o in p.opts) if p.param_type_name == "option" else f"`{p.metavar or p.name.upper()}`"
-                default = "" if p.default is None or callable(p.default) or "Unset" in repr(p.default) or "UNSET" in repr(p.default) else f"`{p.default}`"
-                lines.append(f"| {_cell(shown)} | {_cell(default)} | {_cell(p.help or '')} |")
+            lines += [f"| {' | '.join(map(_cell, _parameter(p)))} |" for p in command.params]
     return "\n".join(lines) + "\n"
+
+
+def _parameter(p: Any) -> tuple[str, str, str]:
+    """Return name, default and help of an argument or option."""
+    option = p.param_type_name == "option"
+    name = ", ".join(f"`{o}`" for o in p.opts) if option else f"`{p.metavar or p.name.upper()}`"
+    has_default = isinstance(p.default, bool | int | float | str) and p.default != ""
+    return name, f"`{p.default}`" if has_default else "", p.help or ""

@@ -127,7 +127,7 @@ def test_a_place_that_cannot_be_written_is_a_message(run, tmp_path):
 
 
 def test_list_names_every_method_source_partition_and_setting():
-    from vitrail.data.catalog import PARTITIONS, SOURCES
+    from vitrail.data import PARTITIONS, SOURCES
     from vitrail.methods import METHODS
 
     said = vitrail("list", env={**os.environ, "COLUMNS": "200"}).stdout

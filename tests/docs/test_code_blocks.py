@@ -49,7 +49,11 @@ def folder_of_images(tmp_path_factory):
 def test_the_code_of_a_page_runs(page, tmp_path, folder_of_images):
     for name in ("images", "hospitals"):
         (tmp_path / name).symlink_to(folder_of_images / name)
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT / 'src'}:."}
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT / 'src'}:.",
+    }
     python = []
     for language, text in [*blocks(page, "python", "sh"), ("end", "")]:
         if language == "python":
@@ -57,11 +61,15 @@ def test_the_code_of_a_page_runs(page, tmp_path, folder_of_images):
             continue
         if python:  # consecutive blocks of Python share one process
             (tmp_path / "page.py").write_text("\n".join(python))
-            done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(
+                [sys.executable, "page.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
+            )
             assert done.returncode == 0, f"{chr(10).join(python)}\n{done.stdout}\n{done.stderr}"
             python = []
         if language == "sh":
-            done = subprocess.run(["bash", "-ec", text], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(
+                ["bash", "-ec", text], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
+            )
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 

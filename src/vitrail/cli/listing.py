@@ -46,14 +46,13 @@ def list_(
 
 
 def _list_all() -> None:
-    from vitrail.data.catalog import PARTITIONS, SOURCES
-    from vitrail.methods import METHODS
+    from vitrail.data import PARTITIONS, SOURCES
+    from vitrail.methods.registry import METHODS
     from vitrail.metrics import FAMILIES
 
-    methods = ((name, text) for name, (_, text) in METHODS.items())
-    _print("Methods (`vitrail list METHOD` shows settings)", methods)
-    _print("data=", SOURCES.items())
-    _print("partition=", PARTITIONS.items())
+    _print("Methods (vitrail list METHOD shows settings)", ((name, METHODS.summary(name)) for name in METHODS))
+    _print("data=", ((name, SOURCES.summary(name)) for name in SOURCES))
+    _print("partition=", ((name, PARTITIONS.summary(name)) for name in PARTITIONS))
     _print("vitrail evaluate --metrics", FAMILIES.items())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,8 +41,8 @@ def sample(
 
     `vitrail sample models/ID.safetensors --client runs/ID/north.safetensors` does so on a node, from its two files.
     """
+    from vitrail.experiment.personal import fixed, load_joined, load_personal
     from vitrail.models.model_file import load
-    from vitrail.models.personal import fixed, load_joined, load_personal
     from vitrail.utils.errors import VitrailError
 
     if client is None:
@@ -70,7 +70,9 @@ def _write_arrays(path: Path, generator: Generator, n: int, label: int | str | N
     import numpy as np
 
     labels = generator.labels(n, label)
-    arrays = {"images": (generator.sample(n, label, seed) * 255).round().byte().permute(0, 2, 3, 1).numpy()}
+    arrays: dict[str, Any] = {
+        "images": (generator.sample(n, label, seed) * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    }
     if labels is not None:
         arrays["labels"] = labels.numpy()
     with path.open("wb") as f:

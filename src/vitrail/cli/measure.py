@@ -53,13 +53,14 @@ def evaluate(
 
     from rich.console import Console
 
+    from vitrail.experiment.evaluate import evaluate_stored
+    from vitrail.experiment.evaluate_clients import evaluate_clients
     from vitrail.experiment.run_dir import RunDir
-    from vitrail.metrics.clients import evaluate_clients, show_clients
-    from vitrail.metrics.evaluate_run import evaluate_stored
     from vitrail.metrics.results_io import write
     from vitrail.metrics.samples import KINDS, evaluate_samples
     from vitrail.metrics.tables import show
     from vitrail.report import write_report
+    from vitrail.report.clients import show_clients
     from vitrail.utils.errors import VitrailError
 
     console, place = Console(highlight=False), RunDir(Path(model))

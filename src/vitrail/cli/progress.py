@@ -19,15 +19,16 @@ from rich.progress import (
 )
 
 from vitrail.engines.rounds import RoundResult
+from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.plan import Plan, feature_network
-from vitrail.experiment.runner import Run
-from vitrail.nets.features import TRAINED_ON
+from vitrail.experiment.run import Run
+from vitrail.nets.features import FEATURES
 from vitrail.privacy.run_ledger import opening
 from vitrail.report.quantities import number, size
 from vitrail.utils.errors import printable
 
 
-class ProgressDisplay:
+class ProgressDisplay(Callback):
     """A callback that prints the progress of a run."""
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class ProgressDisplay:
             disable=not console.is_terminal,
         )
 
-    def begin(self, plan: Plan, done: int) -> None:
+    def on_run_start(self, plan: Plan, done: int) -> None:
         """Print what will run."""
         s, p = plan.settings, plan.partition
         self.folder = plan.folder.path
@@ -62,7 +63,7 @@ class ProgressDisplay:
             + (f", {len(p.server)} images on the server" if len(p.server) else "")
         )
         if psi := feature_network(s):
-            self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
+            self.console.print(f"features: {psi}, trained on {FEATURES[psi].trained_on}")
         self.console.print(f"privacy: {escape(str(opening(plan)['says']))}", soft_wrap=True)
         for note in plan.notes:
             self.console.print(f"[yellow]{escape(note)}[/yellow]")
@@ -88,12 +89,12 @@ class ProgressDisplay:
         self.interrupted = True
         raise KeyboardInterrupt
 
-    def during(self, outcome: RoundResult) -> None:
+    def on_reply(self, outcome: RoundResult) -> None:
         """Count a client that replied or was excluded."""
         n = len(outcome.replied) + len(outcome.excluded)
         self.progress.update(self.task, clients=f"clients {n}/{outcome.requested}")
 
-    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None:
+    def on_round_end(self, outcome: RoundResult, row: dict[str, Any]) -> None:
         """Print the result of a round."""
         self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
         measured: dict[str, float] = {**outcome.metrics, **{k: row[k] for k in ("fd", "accuracy") if k in row}}
@@ -117,7 +118,7 @@ class ProgressDisplay:
         if self.interrupted:
             raise KeyboardInterrupt
 
-    def end(self, run: Run) -> None:
+    def on_run_end(self, run: Run) -> None:
         """Print where the results are."""
         self.stop()
         model = run.folder / "model.safetensors"

@@ -32,10 +32,10 @@ def run(
     settings with their defaults.
     """
     from vitrail.experiment import settings as config
-    from vitrail.experiment.runner import begin
+    from vitrail.experiment.train import start_run
 
     settings = config.resolve(what, parse_overrides(overrides))
-    _with_progress(lambda display: begin(settings, None, display))
+    _with_progress(lambda display: start_run(settings, None, display))
 
 
 def resume(
@@ -46,9 +46,9 @@ def resume(
 
     `vitrail resume runs/prism-mnist5k-1`
     """
-    from vitrail.experiment.runner import resume as continue_run
+    from vitrail.experiment.train import resume as continue_run
 
-    _with_progress(lambda display: continue_run(folder, workers=workers, watch=display))
+    _with_progress(lambda display: continue_run(folder, workers=workers, callbacks=[display]))
 
 
 def _with_progress(work: Callable[[ProgressDisplay], object]) -> None:

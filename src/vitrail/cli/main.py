@@ -169,7 +169,7 @@ def list_(
 
     from vitrail.data import PARTITIONS, SOURCES
     from vitrail.methods import METHODS
-    from vitrail.metrics import FAMILIES
+    from vitrail.metrics.registry import METRICS
 
     console = Console(highlight=False)
 
@@ -189,7 +189,7 @@ def list_(
         )
         show("data=", {name: SOURCES.summary(name) for name in SOURCES})
         show("partition=", {name: PARTITIONS.summary(name) for name in PARTITIONS})
-        show("vitrail evaluate --metrics", FAMILIES)
+        show("vitrail evaluate --metrics", {name: METRICS.summary(name) for name in METRICS})
         return
     from vitrail.experiment.settings import settings_model
 

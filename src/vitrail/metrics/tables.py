@@ -1,4 +1,4 @@
-"""Measures as a person reads them."""
+"""Tables of measures for the console."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ARROWS = {"lower": "↓", "higher": "↑", "": ""}
 
 
 def show(columns: Sequence[Column], console: Console) -> None:
-    """One table, a line a measure, a column a model; what must be known of a figure stands below."""
+    """Print one row per measure and one column per model, with the notes below."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("measure", no_wrap=True)
-    for title in (*(c.name.partition(" (")[0] for c in columns), "real/made"):
+    for title in (*(c.name.partition(" (")[0] for c in columns), "real/generated"):
         table.add_column(escape(printable(title)))
     notes: dict[str, list[str]] = {}
     network = ""
@@ -34,7 +34,7 @@ def show(columns: Sequence[Column], console: Console) -> None:
         if m.note:
             notes.setdefault(m.note, []).append(m.name)
     console.print(table)
-    console.print("\nIn brackets: 95% intervals over other pictures. real/made: how many pictures of each.")
+    console.print("\nIn brackets: 95% intervals over the choice of images. real/generated: number of images.")
     for note, names in notes.items():
         console.print(f"{printable(', '.join(dict.fromkeys(names)))}: {note}", markup=False)
     for c in columns:

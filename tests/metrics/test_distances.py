@@ -1,9 +1,10 @@
-"""The linear probe is a logistic regression, fitted on one set and tested on another."""
+"""The linear probe, and the limit on the number of generated images."""
 
 import numpy as np
 import torch
 
-from vitrail.metrics.distances import probe
+from vitrail.metrics.distances import Distances, probe
+from vitrail.metrics.extractors import Extractor, FeatureSet
 
 
 def plain_softmax_regression(x, y, test, classes, c=0.1):
@@ -31,14 +32,28 @@ def clouds(n, seed):
     return centres[y] * 1.2 + torch.randn(n, 3, generator=draw), y
 
 
-def test_its_answers_are_those_of_a_plain_softmax_regression():
+def test_predictions_are_those_of_a_plain_softmax_regression():
     (x, y), (test, truth) = clouds(300, 0), clouds(400, 1)
     right = probe(x, y, test, truth)
     plain = (plain_softmax_regression(x, y, test, 3) == truth).double().numpy()
-    assert np.mean(right == plain) > 0.99  # a point on the border may fall to either side
+    assert np.mean(right == plain) > 0.99  # points on the border may differ
     assert 0.6 < right.mean() < 0.95
 
 
-def test_a_probe_of_one_class_knows_nothing_else():
+def test_a_probe_of_one_class_predicts_that_class():
     x, y = clouds(30, 0)
     assert probe(x, torch.zeros(30, dtype=torch.int64), x, y).mean() == (y == 0).double().mean()
+
+
+def test_images_beyond_the_limit_are_ignored():
+    (x, y), (real, _) = clouds(300, 0), clouds(100, 1)
+    known = FeatureSet.empty(3)
+    known.update(real, None)
+    limited, first = (Distances(Extractor("cloud", 3, lambda x: x, ""), known, "fd") for _ in range(2))
+    limited.max_images = 70
+    for at in range(0, 300, 50):
+        limited.update(x[at : at + 50], y[at : at + 50])
+    first.update(x[:50], y[:50])
+    first.update(x[50:70], y[50:70])
+    assert limited.compute() == first.compute()
+    assert limited.compute()[0].n_fake == 70

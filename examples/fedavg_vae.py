@@ -1,4 +1,5 @@
-"""Federated averaging of a variational autoencoder: a complete method of your own. Run: python examples/fedavg_vae.py"""
+"""Federated averaging of a variational autoencoder, a complete method of your own: python examples/fedavg_vae.py"""
+# ruff: noqa: ARG002
 
 from dataclasses import dataclass
 

@@ -119,7 +119,7 @@ def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
         warnings.warn(
             f"{', '.join(local)}: defined in a script or notebook, which worker processes cannot import, so the run "
             "uses one process; move it to a module to use several",
-            stacklevel=2,
+            stacklevel=5,
         )
         workers = 1
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))

@@ -1,4 +1,4 @@
-"""A comparison as a person sees it: its runs on a terminal, then one table there and in three files."""
+"""Run a comparison on the terminal and write its tables to files."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from vitrail.report import write_report
 from vitrail.utils.atomic import write_atomically
 
 
-def play_comparison(found: list[Entry], seeds: list[int], out: Path, asked: EvalConfig) -> bool:
-    """Play a comparison on a terminal, write its tables, and say whether every run came through."""
+def run_comparison(found: list[Entry], seeds: list[int], out: Path, how: EvalConfig) -> bool:
+    """Run a comparison, print and write its tables, and return whether all runs succeeded."""
     console = Console(highlight=False)
-    seen: list[ProgressDisplay] = []
+    displays: list[ProgressDisplay] = []
 
     def watch(entry: Entry, seed: int) -> ProgressDisplay:
         console.print(f"\n[bold]{escape(entry.name)}[/bold], seed {seed}")
-        seen.append(ProgressDisplay())
-        return seen[-1]
+        displays.append(ProgressDisplay())
+        return displays[-1]
 
     out.mkdir(parents=True, exist_ok=True)
     try:
-        compare(found, seeds, out, asked, watch, lambda text: console.print(text, style="red", markup=False))
+        compare(found, seeds, out, how, watch, lambda text: console.print(text, style="red", markup=False))
     finally:
-        for terminal in seen:
-            terminal.stop()
+        for display in displays:
+            display.stop()
     found = [e for e in found if e.wanted or e.runs]
-    tables = [t for t in (standings(found, asked), *by_settings(found), by_clients(found)) if t]
+    tables = [t for t in (standings(found, how), *by_settings(found), by_clients(found)) if t]
     write_atomically(out / "compare.md", "\n".join(map(markdown, tables)).encode())
     write_atomically(out / "compare.csv", as_csv(found).encode())
     runs = [folder for e in found for folder in e.runs]

@@ -41,14 +41,14 @@ server = ServerApp()
 
 @client.train()
 def _(message, context):
-    import vitrail.engines.client, vitrail.engines.flower.client, vitrail.methods.prism.algorithm
-    from vitrail.engines.flower.messages import packed, unpacked
-    text, data = unpacked(message, 2**31)
-    return Message(packed("", bytes(json.loads(text)["up"])), reply_to=message)
+    import vitrail.engines.client, vitrail.experiment.deployment.client_app, vitrail.methods.prism.algorithm
+    from vitrail.engines.flower.messages import pack, unpack
+    text, data = unpack(message, 2**31)
+    return Message(pack("", bytes(json.loads(text)["up"])), reply_to=message)
 
 @server.main()
 def _(grid, context):
-    from vitrail.engines.flower.messages import packed
+    from vitrail.engines.flower.messages import pack
     todo = json.loads(Path(context.run_config["todo"]).read_text())
     while len(list(grid.get_node_ids())) < todo["clients"]:
         time.sleep(0.2)
@@ -57,7 +57,7 @@ def _(grid, context):
     for up, down in todo["bytes"]:
         began = time.perf_counter()
         text = json.dumps({"up": up})
-        left = set(grid.push_messages([Message(packed(text, bytes(down)), n, "train") for n in nodes]))
+        left = set(grid.push_messages([Message(pack(text, bytes(down)), n, "train") for n in nodes]))
         while left:
             left -= {m.metadata.reply_to_message_id for m in grid.pull_messages(list(left))}
             time.sleep(0.02)

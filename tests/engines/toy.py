@@ -5,10 +5,9 @@ note to the next client by `relay`, and every third round is the server's alone.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -18,11 +17,8 @@ from vitrail.wire.message import digest
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(BaseMethod):
     task: Task = Task((1, 8, 8), 0, 6, 3)
-    defaults: ClassVar[Mapping] = {}
-    acknowledges: ClassVar[bool] = False
-    mechanism: ClassVar[None] = None
 
     def reply_spec(self):
         return {

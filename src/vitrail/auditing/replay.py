@@ -85,7 +85,7 @@ def overhear(
         for t in range(rounds):
             tell(f"eavesdroppers: round {t + 1} of {rounds}")
             asked = select_clients(plan.clients, s.clients_per_round or len(plan.clients), root.child("choose", t))
-            fed, _ = run_round(run, fed, plan.id, [c for c in asked if c in wire.users], ask, root, tell=kept)
+            fed, _ = run_round(run, fed, plan.id, [c for c in asked if c in wire.users], ask, root, on_progress=kept)
     if not wire.listening:
         raise VitrailError(
             f"{', '.join(wire.users)}: no message in {plural(rounds, 'round')}; give more --users or --rounds"

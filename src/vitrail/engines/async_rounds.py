@@ -40,9 +40,9 @@ def run_async_rounds(
     on_progress: OnProgress = lambda _: None,
     on_start: OnStart = lambda *_: None,
 ) -> Iterator[tuple[RoundResult, Federation | None]]:
-    """Run asynchronous rounds; arguments and results are those of `server.run_rounds`.
+    """Run asynchronous rounds of a method that allows them; arguments and results are those of `server.run_rounds`.
 
-    Fewer than `until` rounds are run if the journal is full, a round is discarded, or the method needs a barrier.
+    Rounds stop before `until` if the journal is full, a round is discarded, or the method's asynchronous rounds end.
     """
     rounds = _AsyncRounds(
         method, fed, run, select, min(until, method.num_async_rounds), rng, journal, quorum, on_progress, on_start

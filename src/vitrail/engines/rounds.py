@@ -79,9 +79,7 @@ def run_round(
             on_progress(result)
 
     result.outliers = norms.outliers()
-    return finish_round(
-        method, fed, server, participants, result, total.sums(len(result.replied)), rng, quorum, relays
-    )
+    return finish_round(method, fed, server, participants, result, total.sums(len(result.replied)), rng, quorum, relays)
 
 
 def collect_reply(

@@ -14,7 +14,7 @@ import numpy as np
 
 from vitrail import __version__
 from vitrail.data import draw_partition
-from vitrail.engines.async_rounds import run_async_rounds
+from vitrail.engines import server
 from vitrail.engines.journal import Journal
 from vitrail.engines.rounds import Ask, Federation, RoundResult, select_clients
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
@@ -170,7 +170,7 @@ def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
     s = plan.settings
     workers = min(len(plan.clients), os.cpu_count() or 1) if s.workers == "auto" else int(s.workers)
     if s.engine == "flower":
-        from vitrail.engines.flower.simulation import simulation
+        from vitrail.experiment.deployment.virtual_nodes import simulation
 
         return simulation(plan, workers)
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
@@ -217,9 +217,9 @@ def run_rounds(plan: Plan, make_engine: MakeEngine, watch: Callback) -> Run:
             publish(row)
         while fed.round < s.rounds:
             began = time.perf_counter()
-            played = run_async_rounds(
+            played = server.run_rounds(
                 method, fed, plan.id, chosen, next_evaluation(s, fed.round), engine.ask, rng, journal,
-                quorum=s.quorum, tell=watch.during, before=ledger.opens,
+                quorum=s.quorum, on_progress=watch.during, on_start=ledger.opens,
             )  # fmt: skip
             for outcome, after in played:
                 engine.count(outcome)

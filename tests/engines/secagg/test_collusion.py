@@ -12,7 +12,7 @@ from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.shares import LETTER, SHARE, SHOWN, commitment, join
+from vitrail.engines.secagg.shares import ADVERTISED, LETTER, SHARE, commitment, join
 from vitrail.engines.signing.server import ClientKeys
 from vitrail.engines.simulation import SimulatedClients
 from vitrail.methods.base import Task
@@ -54,7 +54,7 @@ def played_until(exchange, method, folder, clients, vanish=lambda client, exchan
     return replies
 
 
-def test_half_of_a_hundred_clients_and_the_server_open_no_other_client(tmp_path):
+def test_half_of_100_clients_and_the_server_unmask_no_other_client(tmp_path):
     """The colluders pool their shares of each seed; a sparse graph with a majority of neighbours opened 45%."""
     names = [f"client-{k}" for k in range(100)]
     colluding, one_more, honest = names[:50], names[50], names[51:65]  # the rest only show their keys
@@ -155,14 +155,14 @@ def test_an_equivocating_server_does_not_get_the_sum_of_two_of_five(tmp_path):
     """With one list for each client, three would open the masks of client-2, 3 and 4, and the sum of the other two."""
     lists = [(1, 1, 0, 0, 1), (1, 1, 1, 1, 0), (1, 1, 1, 0, 0), (1, 1, 0, 1, 0), (1, 1, 0, 0, 1)]
     answers = equivocate(tmp_path, FIVE, 3, dict(zip(FIVE, lists, strict=True)))
-    assert all("did not sign what this client was told" in str(answer) for answer in answers.values())
+    assert all("did not sign the list that this client was sent" in str(answer) for answer in answers.values())
 
 
-def test_two_halves_that_are_told_two_lists_open_nothing(tmp_path):
+def test_two_halves_with_different_lists_send_no_shares(tmp_path):
     six = [f"client-{k}" for k in range(6)]
     lists = {c: (1, 1, 1, 1, 1, 0) if k < 3 else (0, 1, 1, 1, 1, 1) for k, c in enumerate(six)}
     answers = equivocate(tmp_path, six, 4, lists)
-    assert all("did not sign what this client was told" in str(answer) for answer in answers.values())
+    assert all("did not sign the list that this client was sent" in str(answer) for answer in answers.values())
 
 
 def test_a_server_that_equivocates_in_a_round_gets_no_sum(tmp_path):
@@ -180,7 +180,7 @@ def test_a_server_that_equivocates_in_a_round_gets_no_sum(tmp_path):
 
 
 @pytest.mark.parametrize(("threshold", "opens"), [(3, True), (4, False)])
-def test_a_client_that_signs_two_lists_opens_them_only_at_a_low_threshold(tmp_path, threshold, opens):
+def test_signing_two_lists_reveals_sums_only_at_a_low_threshold(tmp_path, threshold, opens):
     """An equivocating server needs 2 threshold - n colluding clients: one of five at 3, three at 4."""
     clients, (group, keys, _) = confirmed(tmp_path, threshold, until=3)
     lists = {c: (1, 1, 1, 0, 1) if k < 2 else (0, 1, 1, 1, 1) for k, c in enumerate(FIVE)}
@@ -225,13 +225,13 @@ def opening(clients, view, signers=(1, 1, 1, 1, 1)):
 
 
 @pytest.mark.parametrize("lie", VIEWS)
-def test_signatures_over_something_else_open_nothing(tmp_path, lie):
+def test_signatures_over_another_text_release_no_shares(tmp_path, lie):
     clients, view = confirmed(tmp_path)
-    assert "did not sign what" in said(clients["client-0"].answer(opening(clients, VIEWS[lie](*view))))
+    assert "did not sign the list" in said(clients["client-0"].answer(opening(clients, VIEWS[lie](*view))))
     assert len(said(clients["client-0"].answer(opening(clients, view)))) == 5 * SHARE  # the right ones do
 
 
-def test_fewer_signatures_than_the_threshold_open_nothing(tmp_path):
+def test_fewer_signatures_than_the_threshold_release_no_shares(tmp_path):
     clients, view = confirmed(tmp_path)
     client = clients["client-0"]
     assert "2 clients signed" in said(client.answer(opening(clients, view, (0, 1, 1, 0, 0))))
@@ -239,11 +239,11 @@ def test_fewer_signatures_than_the_threshold_open_nothing(tmp_path):
     stolen = opening({**clients, "client-1": forged}, view, (1, 1, 1, 0, 0))
     assert "'client-1' did not sign" in said(client.answer(stolen))
     short = asked(4, bits("secagg.from", (1, 1, 1, 0, 0)), text("secagg.signatures", bytes(128)))
-    assert "has 128 bytes; 192 are needed" in said(client.answer(short))
+    assert "has 128 bytes; 192 are expected" in said(client.answer(short))
     assert len(said(client.answer(opening(clients, view, (0, 1, 1, 1, 0))))) == 5 * SHARE
 
 
-def test_those_whose_numbers_did_not_arrive_sign_for_nobody(tmp_path):
+def test_signatures_of_clients_without_a_reply_do_not_count(tmp_path):
     method, clients = keyed(tmp_path)
     run_to(3, method, clients)
     client = clients["client-0"]
@@ -258,25 +258,25 @@ def test_those_whose_numbers_did_not_arrive_sign_for_nobody(tmp_path):
 def swapped(request, at, name, key=None):
     """A request with keys of the server's own in a client's place, signed by a key if it has one."""
     m = decode(request)
-    raw, start = m.parts[1].payload, SHOWN * at
-    old = raw[start : start + SHOWN]
+    raw, start = m.parts[1].payload, ADVERTISED * at
+    old = raw[start : start + ADVERTISED]
     own = primitives.public(bytes(32)) * 2 + old[64:80]
     if key is None:
         own += old[80:]
     else:
-        own += key.public + key.sign(*secagg._shows(RUN, 0, name, own))
-    return encode(replace(m, parts=(m.parts[0], text("secagg.keys", raw[:start] + own + raw[start + SHOWN :]))))
+        own += key.public + key.sign(*secagg.signed_keys(RUN, 0, name, own))
+    return encode(replace(m, parts=(m.parts[0], text("secagg.keys", raw[:start] + own + raw[start + ADVERTISED :]))))
 
 
-def test_clients_that_know_each_other_refuse_keys_of_the_servers_own(tmp_path):
+def test_clients_with_peer_keys_refuse_keys_made_by_the_server(tmp_path):
     _, clients = keyed(tmp_path, peers=tmp_path / "peers")
     pending, _ = run_to(1, Adds(), clients)
     lie = swapped(pending["client-0"], 2, "client-2", Key(bytes(32)))
-    assert "'client-2' shows the key" in said(clients["client-0"].answer(lie))
+    assert "'client-2' presents the key" in said(clients["client-0"].answer(lie))
     assert isinstance(said(clients["client-0"].answer(pending["client-0"])), bytes)
 
 
-def test_without_known_keys_only_keys_that_their_owner_signed_are_taken(tmp_path):
+def test_without_peer_keys_only_keys_signed_by_their_owner_are_accepted(tmp_path):
     """So the server must be trusted to hand on keys: signed by a key of its own, others pass."""
     _, clients = keyed(tmp_path)
     pending, _ = run_to(1, Adds(), clients)
@@ -285,14 +285,14 @@ def test_without_known_keys_only_keys_that_their_owner_signed_are_taken(tmp_path
     assert isinstance(said(client.answer(swapped(request, 2, "client-2", Key(bytes(32))))), bytes)
 
 
-def test_clients_that_know_each_other_refuse_one_that_the_server_invents(tmp_path):
+def test_clients_with_peer_keys_refuse_a_client_invented_by_the_server(tmp_path):
     _, clients = keyed(tmp_path, peers=tmp_path / "peers")
     (tmp_path / "peers" / "client-4.pub").unlink()
     pending, _ = run_to(1, Adds(), clients)
     assert "no key is expected for 'client-4'" in said(clients["client-0"].answer(pending["client-0"]))
 
 
-def test_clients_that_know_each_other_open_the_same_sum(tmp_path):
+def test_clients_with_peer_keys_give_the_same_sum(tmp_path):
     method, clients = keyed(tmp_path / "a", peers=tmp_path / "peers")
     _, outcome = run_to(9, method, clients)
     assert not outcome.void
@@ -301,8 +301,8 @@ def test_clients_that_know_each_other_open_the_same_sum(tmp_path):
     assert (outcome.metrics, outcome.up, outcome.down) == (others.metrics, others.up, others.down)
 
 
-def test_two_clients_with_one_key_count_once(tmp_path):
+def test_two_clients_with_the_same_key_count_once(tmp_path):
     method, clients = keyed(tmp_path)
     _, outcome = run_to(9, method, {**clients, "client-3": replace(clients["client-3"], key=clients["client-1"].key)})
-    assert outcome.excluded == {"client-3": "reply refused: it shows the key of another client"}
+    assert outcome.excluded == {"client-3": "reply refused: it sent the key of another client"}
     assert not outcome.void

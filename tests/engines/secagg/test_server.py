@@ -22,7 +22,7 @@ def _fast_disk(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["prism", "fedgan"])
-def test_a_run_has_the_bits_and_metrics_of_a_run_without_it(name, tmp_path):
+def test_secure_aggregation_changes_no_bit_and_no_metric(name, tmp_path):
     plain, plainly, _ = federate(quick(name), tmp_path / "a", rounds=2)
     after, outcomes, _ = federate(secure(quick(name), 2), tmp_path / "b", rounds=2)
     assert same(after.tree(), plain.tree())
@@ -30,13 +30,13 @@ def test_a_run_has_the_bits_and_metrics_of_a_run_without_it(name, tmp_path):
     assert all(not o.void and len(o.replied) == 3 for o in outcomes)
 
 
-def test_score_layers_in_half_precision_add_up_the_same(tmp_path):
+def test_scores_in_half_precision_give_the_same_sum(tmp_path):
     method = quick("prism", alpha=70)
     plain = federate(method, tmp_path / "a", rounds=1)[0]
     assert same(federate(secure(method, 2), tmp_path / "b", rounds=1)[0].tree(), plain.tree())
 
 
-def test_sums_are_exact_and_equal_the_plain_engines(tmp_path):
+def test_sums_are_exact_and_equal_to_those_without_masks(tmp_path):
     fed, outcome, _ = play_round(Adds(), tmp_path / "a")
     plain = play_round(secure(Adds(), 0), tmp_path / "b")
     assert adds_up(fed, FIVE)
@@ -75,7 +75,7 @@ WHEN = list(itertools.product(range(5), repeat=2))
 MORE = np.random.default_rng(1).integers(0, 8, (24, 5)).tolist()
 
 
-def test_any_two_of_five_may_vanish_at_any_exchange(tmp_path):
+def test_any_two_of_five_clients_may_drop_out_at_any_exchange(tmp_path):
     for i, when in enumerate(WHEN):
         pair = [(0, 4), (1, 2), (3, 1)][i % 3]
         leaves = {FIVE[k]: at for k, at in zip(pair, when, strict=True)}
@@ -87,7 +87,7 @@ def test_any_two_of_five_may_vanish_at_any_exchange(tmp_path):
         assert outcome.excluded == {c: "gone" for c in FIVE if c not in remain}
 
 
-def test_whoever_vanishes_the_sum_is_right_or_the_round_is_void(tmp_path):
+def test_for_any_dropouts_the_sum_is_right_or_the_round_is_void(tmp_path):
     ends = set()
     for i, when in enumerate(MORE):
         leaves = dict(zip(FIVE, when, strict=True))
@@ -99,7 +99,7 @@ def test_whoever_vanishes_the_sum_is_right_or_the_round_is_void(tmp_path):
     assert len(ends) >= 4  # the patterns reach several ways to end
 
 
-def test_more_than_sixty_four_clients_add_up_too(tmp_path):
+def test_more_than_64_clients_give_the_right_sum(tmp_path):
     many = [f"client-{k}" for k in range(66)]
     method = Adds(Task((1, 8, 8), 0, 3, 66, secagg_threshold=34))
     leaves = {c: [1, 2, 4][k % 3] for k, c in enumerate(many[34:])}
@@ -108,7 +108,7 @@ def test_more_than_sixty_four_clients_add_up_too(tmp_path):
     assert adds_up(fed, [c for c in many if leaves.get(c, 9) > 2])
 
 
-def test_the_run_goes_on_after_a_void_round_and_after_drop_outs(tmp_path):
+def test_the_run_continues_after_a_void_round_and_after_dropouts(tmp_path):
     fed, outcome, _ = play_round(Adds(), tmp_path, dict.fromkeys(FIVE[:3], 4))  # all trained, nothing could be opened
     assert "2 clients remain" in outcome.void
     fed, outcome, heard = play_round(Adds(), tmp_path, {"client-4": 1}, fed=fed)
@@ -120,7 +120,7 @@ def test_the_run_goes_on_after_a_void_round_and_after_drop_outs(tmp_path):
     assert adds_up(fed, FIVE, t=2)
 
 
-def test_a_client_that_lost_its_state_asks_for_all_and_is_in_the_sum(tmp_path):
+def test_a_client_that_lost_its_state_is_in_the_sum(tmp_path):
     fed, *_ = play_round(Adds(), tmp_path)
     (tmp_path / "client-2.safetensors").unlink()
     fed, _, heard = play_round(Adds(), tmp_path, fed=fed)
@@ -129,7 +129,7 @@ def test_a_client_that_lost_its_state_asks_for_all_and_is_in_the_sum(tmp_path):
     assert kinds == [Kind.NEED_FULL, Kind.REPLY]
 
 
-def test_simulated_drop_outs_end_in_the_right_sum_or_a_void_round(tmp_path):
+def test_simulated_dropouts_give_the_right_sum_or_a_void_round(tmp_path):
     method = Adds(Task((1, 8, 8), 0, 12, 3, secagg_threshold=2))
     fed, outcomes, _ = federate(method, tmp_path, rounds=12, dropout=0.1)
     closed = [o for o in outcomes if not o.void]
@@ -170,7 +170,7 @@ def test_a_resumed_server_gets_stored_replies_and_no_second_draw(tmp_path, monke
     assert not outcome.void
 
 
-def test_a_resumed_server_that_hears_other_clients_gets_nothing_twice(tmp_path):
+def test_a_resumed_server_with_other_clients_gets_no_second_shares(tmp_path):
     """Under the old masks a second vector would show the difference of two; who answered refuses, the round is void."""
     play_round(Adds(), tmp_path)
     fed, outcome, _ = play_round(Adds(), tmp_path, {"client-4": 0})
@@ -180,7 +180,7 @@ def test_a_resumed_server_that_hears_other_clients_gets_nothing_twice(tmp_path):
     assert adds_up(fed, FIVE, t=1)
 
 
-def test_a_resumed_run_asks_in_full_again_where_it_had_to_before(tmp_path):
+def test_a_resumed_run_sends_the_full_state_to_the_same_clients(tmp_path):
     begun, *_ = play_round(Adds(), tmp_path)
     (tmp_path / "client-2.safetensors").unlink()
     unbroken, *_ = play_round(Adds(), tmp_path, fed=begun)
@@ -189,6 +189,6 @@ def test_a_resumed_run_asks_in_full_again_where_it_had_to_before(tmp_path):
     assert same(again.tree(), unbroken.tree())
 
 
-def test_a_clients_secrets_are_gone_when_the_round_is_over(tmp_path):
+def test_secrets_of_a_client_are_deleted_at_the_end_of_the_round(tmp_path):
     play_round(Adds(), tmp_path)
     assert load(tmp_path / "client-0.safetensors")["secrets"] == {"stage": 4}

@@ -128,6 +128,8 @@ def integer_formats(declared: Mapping[str, PartSpec], clients: int, participants
             math.ceil(least), math.floor(d.limit))  # fmt: skip
         width = max(1, (participants * (high - low)).bit_length())
         if width > 64:
-            raise VitrailError(f"part {name!r} needs {width} bits per element, at most 64 are possible: declare a smaller limit")
+            raise VitrailError(
+                f"part {name!r} needs {width} bits per element, at most 64 are possible: declare a smaller limit"
+            )
         parts[name] = IntegerFormat(d.size, low, high - low, scale, width)
     return parts

@@ -1,10 +1,10 @@
 """Exchanges of secure aggregation and the parts of their messages.
 
-    0 advertise   client -> server: public keys for letters and masks, a commitment to the seed of its own mask, signed
-    1 share       client -> other clients: shares of that seed and of its mask key, one encrypted letter each
-    2 mask        client -> server: the method's own round; its sum parts as integers under all masks
-    3 confirm     client -> server: a signature over the clients, their keys, and whose masked replies arrived
-    4 open        client -> server: for each client one share: of the seed if its reply arrived, else of its mask key
+0 advertise   client -> server: public keys for letters and masks, a commitment to the seed of its own mask, signed
+1 share       client -> other clients: shares of that seed and of its mask key, one encrypted letter each
+2 mask        client -> server: the method's own round; its sum parts as integers under all masks
+3 confirm     client -> server: a signature over the clients, their keys, and whose masked replies arrived
+4 open        client -> server: for each client one share: of the seed if its reply arrived, else of its mask key
 """
 
 from __future__ import annotations

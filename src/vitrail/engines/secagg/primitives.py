@@ -77,7 +77,9 @@ def unseal(key: bytes, box: bytes) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
     except InvalidTag:
-        raise Malformed(f"a ciphertext of {len(box)} bytes cannot be decrypted: it was changed or is for another client") from None
+        raise Malformed(
+            f"a ciphertext of {len(box)} bytes cannot be decrypted: it was changed or is for another client"
+        ) from None
 
 
 def key_stream(key: bytes) -> CipherContext:

@@ -13,6 +13,7 @@ from vitrail.engines.federation import Ask, OnProgress
 from vitrail.engines.replies import CheckedPart, Failure, read_reply
 from vitrail.engines.requests import RequestBuilder
 from vitrail.engines.secagg import shares as secagg
+from vitrail.engines.secagg.integers import IntegerFormat, Words, integer_formats
 from vitrail.engines.secagg.messages import (
     ADVERTISE,
     ALIVE,
@@ -30,7 +31,6 @@ from vitrail.engines.secagg.messages import (
     bytes_part,
     write_names,
 )
-from vitrail.engines.secagg.integers import IntegerFormat, Words, integer_formats
 from vitrail.engines.secagg.shares import SHARE, AdvertisedKeys, Group
 from vitrail.engines.secagg.unmasking import remaining_masks
 from vitrail.methods.base import Method, PartSpec, Sums

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.flower.deployment import Deployment, deployment, until
-from tests.engines.flower.sockets import listening, only_loopback
+from tests.experiment.deployment.processes import Deployment, deployment, until
+from tests.experiment.deployment.sockets import listening, only_loopback
 from tests.federation import QUICK, same
-from vitrail.engines.flower.server import deployed
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config
+from vitrail.experiment.deployment.plan import deployment_plan
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.run_dir import RunDir
 from vitrail.utils import state
@@ -55,7 +55,7 @@ def reference(out: Path, tmp: Path) -> Federation:
     """The same run by the embedded engine: the same settings, shares and, round by round, the same participation."""
     place = RunDir(out)
     settings, facts = config.resolve(str(place.settings), {}), json.loads(place.nodes.read_text())
-    plan = deployed(settings, facts)
+    plan = deployment_plan(settings, facts)
     whole = prepare(
         config.resolve(
             settings.method, {"data": "digits", "size": 8, "test_fraction": 0.9, "clients": NODES, "out": "-"}
@@ -89,7 +89,7 @@ def models(there: Deployment, out: Path) -> list[bytes | None]:
     return [p.read_bytes() if p.exists() else None for p in places]
 
 
-def test_a_killed_and_a_lying_node_leave_the_bits_to_the_others(there: Deployment, patience, tmp_path: Path):
+def test_a_killed_and_a_lying_node_do_not_change_the_bits_of_the_others(there: Deployment, patience, tmp_path: Path):
     out = tmp_path / "run"
     there.run(f"prism {words('prism')} {SMALL} clients=4 rounds=8 timeout={patience}", out)
     until(lambda: there.rounds(out) == 1, 20 * patience, "no first round")
@@ -113,7 +113,7 @@ def test_a_killed_and_a_lying_node_leave_the_bits_to_the_others(there: Deploymen
     assert all(p.stat().st_mode & 0o077 == 0 for p in private.rglob("*.safetensors"))
 
 
-def test_a_clientapp_killed_mid_round_is_asked_again(there: Deployment, patience, tmp_path: Path):
+def test_a_client_app_killed_within_a_round_gets_its_request_again(there: Deployment, patience, tmp_path: Path):
     out, runs = tmp_path / "run", there.root / "node-0" / "runs"
     before = set(runs.glob("*/*"))
     there.run(f"fedgan {words('fedgan')} {SMALL} clients=2 rounds=1 local_epochs=300 timeout={4 * patience}", out)
@@ -126,7 +126,9 @@ def test_a_clientapp_killed_mid_round_is_asked_again(there: Deployment, patience
     assert same(server_of(out), reference(out, tmp_path / "clients").server)
 
 
-def test_serverapp_and_superlink_killed_mid_round_go_on_with_the_same_bits(there: Deployment, patience, tmp_path: Path):
+def test_server_app_and_superlink_killed_within_a_round_resume_to_same_bits(
+    there: Deployment, patience, tmp_path: Path
+):
     out = tmp_path / "run"
     settings = f"fedgan {words('fedgan')} {SMALL} clients=2 rounds=3 timeout={3 * patience}"
     there.run(settings, out)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.flower.sockets import family, listening, only_loopback
+from tests.experiment.deployment.sockets import family, listening, only_loopback
 from tests.federation import PRIVATE, QUICK, same
-from vitrail.engines.async_rounds import run_async_rounds
-from vitrail.engines.flower.simulation import VirtualNodes, virtual_nodes
 from vitrail.engines.journal import Journal
 from vitrail.engines.rounds import Federation, RoundResult
+from vitrail.engines.server import run_rounds
 from vitrail.experiment import settings as config
+from vitrail.experiment.deployment.virtual_nodes import VirtualNodes, virtual_nodes
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.runner import Engine, engine_for, train
@@ -63,7 +63,7 @@ def played(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
     outcomes = []
     while fed.round < s.rounds:
         journal = Journal(plan.folder.answers)
-        for outcome, after in run_async_rounds(
+        for outcome, after in run_rounds(
             method, fed, plan.id, lambda _: plan.clients, s.rounds, engine.ask, rng, journal, quorum=1
         ):
             outcomes.append(outcome)
@@ -85,7 +85,7 @@ def test_a_method_gives_the_same_bits_and_bytes_as_embedded(name, settings, node
     assert any(o.replied for o in outcomes)
 
 
-def test_all_that_listens_does_so_on_loopback(nodes: VirtualNodes):
+def test_all_sockets_are_on_loopback(nodes: VirtualNodes):
     mine = family(os.getpid())
     assert len(mine) > 3  # Ray's servers and workers
     assert listening(mine)
@@ -108,7 +108,7 @@ class StopsAfter:
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_goes_on_with_flower_to_the_same_model(tmp_path: Path):
+def test_an_interrupted_run_resumes_with_flower_to_the_same_model(tmp_path: Path):
     settings = {**TINY, **QUICK["prism"], "grids": 0, "eval_every": 0}
     whole = train("prism", **settings, out=str(tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):

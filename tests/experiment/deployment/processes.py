@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.engines.flower.sockets import family
+from tests.experiment.deployment.sockets import family
 from vitrail.experiment.run_dir import RunDir
 
 HERE = Path(__file__).parent

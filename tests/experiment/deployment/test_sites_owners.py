@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.flower.sites import PATIENCE, Sites
-from tests.engines.flower.sockets import only_loopback
+from tests.experiment.deployment.sites import PATIENCE, Sites
+from tests.experiment.deployment.sockets import only_loopback
 from vitrail.engines.flower.certificates import make
 from vitrail.models.model_file import load
 from vitrail.privacy.checked_ledger import read_run_ledger
@@ -95,7 +95,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         yield sites
 
 
-def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
+def test_a_run_continues_with_the_nodes_that_accept_it(sites: Sites):
     out, keys = sites.root.parent / "out", sites.keys
     sites.run(QUICK, out)
     sites.done(out, 3 * PATIENCE)
@@ -125,7 +125,7 @@ def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
         assert not (keys / stranger / "models").exists()
 
 
-def test_no_secret_is_in_a_log_or_in_what_the_superlink_keeps(sites: Sites):
+def test_no_secret_is_in_a_log_or_in_the_superlink_database(sites: Sites):
     out, keys = sites.root.parent / "out", sites.keys
     files = ("north/node.key", "south/node.key", "superlink/signing.key")
     secrets = [(keys / file).read_text().strip() for file in files]
@@ -138,7 +138,7 @@ def test_no_secret_is_in_a_log_or_in_what_the_superlink_keeps(sites: Sites):
             assert bytes.fromhex(secret) not in raw, path.name
 
 
-def test_shipped_code_runs_on_a_plain_supernode_and_never_on_one_of_ours(sites: Sites):
+def test_shipped_code_never_runs_on_a_vitrail_supernode(sites: Sites):
     """Nor where only signed apps are trusted: but there ours does not, either."""
     app = sites.root.parent / "foreign"
     for name, text in FOREIGN.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.engines.flower.deployment import BIN, Deployment, free_port, until
+from tests.experiment.deployment.processes import BIN, Deployment, free_port, until
 
 PATIENCE = 240  # seconds; a machine may be busy with other tests
 

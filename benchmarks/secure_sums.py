@@ -39,7 +39,7 @@ class Other:
     key: Key
 
     @property
-    def advertised(self) -> Share:
+    def advertised(self) -> AdvertisedKeys:
         """Its public keys."""
         return AdvertisedKeys.make(RUN, 0, self.name, self.letters, self.masks, self.seed, self.key)
 

@@ -1,4 +1,4 @@
-"""Rounds without a barrier: nobody waits, and no bit changes."""
+"""Rounds without a barrier: no client waits, and no bit changes."""
 
 from dataclasses import asdict, replace
 
@@ -25,7 +25,7 @@ class Killed(Exception):
 
 
 class Order:
-    """Carries requests to clients in an order drawn by a seed, and may be killed as the n-th answer comes."""
+    """Carries requests to clients in an order drawn by a seed, and may be killed at the n-th reply."""
 
     def __init__(self, method, folder, seed=0, killed=-1):
         self.engine = SimulationEngine(SimulatedClients(method, RUN, Rng((5,)), shares(), folder), digits().train)
@@ -48,19 +48,19 @@ class Order:
 
 
 def free(method, folder, carry, until=5, chosen=lambda _: NAMES, **how):
-    """One stretch from the start: the federation after it and every round's outcome."""
+    """Run to the first checkpoint; return the federation and all results."""
     fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
     outcomes = []
     rounds = run_async_rounds(method, fed, RUN, chosen, until, carry.ask, Rng((5,)), Journal(folder / "answers"), **how)
     for outcome, after in rounds:
-        assert fed.round == 0  # only the last is a place to save
+        assert fed.round == 0  # only the last can be saved
         outcomes.append(outcome)
         fed = after or fed
     return fed, outcomes
 
 
 def equal(a, b):
-    """Whether two federations, and what was counted on the way, are the same."""
+    """Whether two federations and their results are equal."""
     return same(a[0].tree(), b[0].tree()) and [asdict(o) for o in a[1]] == [asdict(o) for o in b[1]]
 
 
@@ -70,7 +70,7 @@ def barrier(tmp_path):
 
 
 def test_a_slow_client_delays_no_other_client(tmp_path):
-    """client-0 does not answer in its first round before client-1 has answered in its third."""
+    """client-0 replies to its first round only after client-1 has replied to its third."""
     gate, heard = tmp_path / "gate", []
     method = Free(gate=str(gate))
 
@@ -92,7 +92,7 @@ def test_any_order_of_replies_gives_the_bits_of_a_barrier(seed, barrier, tmp_pat
     carry = Order(Free(), tmp_path, seed)
     assert equal(free(Free(), tmp_path, carry), barrier)
     assert sorted(carry.rounds) == [(c, t) for c in NAMES for t in range(5)]
-    assert [t for _, t in carry.rounds] != sorted(t for _, t in carry.rounds)  # rounds did overlap
+    assert [t for _, t in carry.rounds] != sorted(t for _, t in carry.rounds)  # rounds overlap
 
 
 def test_any_number_of_rounds_between_checkpoints_gives_the_same_bits(tmp_path):
@@ -100,7 +100,7 @@ def test_any_number_of_rounds_between_checkpoints_gives_the_same_bits(tmp_path):
     for ahead in (2, 3, 6):
         some = federate(Free(), tmp_path / str(ahead), ahead=ahead)
         assert equal(some, plain)
-        assert some[0].server["alone"] == 1  # the last round is the server's
+        assert some[0].server["alone"] == 1  # the last round has no clients
         assert not (tmp_path / str(ahead) / "answers").exists()
 
 
@@ -114,7 +114,7 @@ def test_a_server_killed_at_any_reply_resumes_to_the_same_bits(n, barrier, tmp_p
     with pytest.raises(Killed):
         free(Free(), tmp_path, Order(Free(), tmp_path, seed=n, killed=n))
     with pytest.raises(Killed):
-        free(Free(), tmp_path, Order(Free(), tmp_path, seed=n + 99, killed=(14 - n) // 2))  # and again on the way
+        free(Free(), tmp_path, Order(Free(), tmp_path, seed=n + 99, killed=(14 - n) // 2))  # killed a second time
     assert equal(free(Free(), tmp_path, Order(Free(), tmp_path, seed=n + 50)), barrier)
     assert sorted(trained) == [(c, t) for c in NAMES for t in range(5)]
 
@@ -140,12 +140,12 @@ def test_a_client_that_the_method_refuses_is_excluded_in_every_round(tmp_path):
     method = Free(fails=("client-2", ()))
     some = free(method, tmp_path / "b", Order(method, tmp_path / "b"))
     assert equal(some, federate(method, tmp_path / "a", rounds=5))
-    assert all(o.excluded == {"client-2": "reply refused: nobody believes it"} for o in some[1])
+    assert all(o.excluded == {"client-2": "reply refused: it is refused"} for o in some[1])
     assert set(some[0].server["chains"]) == {"client-0", "client-1"}
 
 
 class Surprised(Free):
-    """A server that meets an error nobody foresaw in what client-2 sends."""
+    """A server that fails unexpectedly on replies of client-2."""
 
     def receive(self, server, client, parts):
         if client == "client-2":
@@ -229,7 +229,7 @@ def test_on_start_is_called_before_the_first_request_of_a_round(tmp_path):
         return ask(seen())
 
     carry.ask = checked
-    free(Free(), tmp_path, carry, on_start=lambda t, who: known.append((t, list(who))))
+    free(Free(), tmp_path, carry, on_start=lambda t, participants: known.append((t, list(participants))))
     assert known == [(t, NAMES) for t in range(5)]
 
 
@@ -241,7 +241,7 @@ def test_a_full_journal_forces_an_early_checkpoint(tmp_path, monkeypatch):
 
 
 def test_requests_are_encoded_lazily(tmp_path):
-    """Memory is not that of all clients' messages: an engine that takes one request has caused one."""
+    """An engine that takes one request causes one to be encoded."""
     made = []
 
     class Counted(Free):

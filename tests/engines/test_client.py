@@ -28,7 +28,7 @@ from vitrail.wire.message import Header, Kind, Message, decode, encode, make_par
 
 @pytest.fixture(autouse=True)
 def _fast_disk(monkeypatch):
-    """Skip fsync: no test here cuts the power."""
+    """Skip fsync, which only matters for a power failure."""
     monkeypatch.setattr("os.fsync", lambda fd: None)
 
 
@@ -39,8 +39,10 @@ def built(name="fedgan, dp-sgd", noise_source="os", **settings):
 
 
 def client_of(method, folder, images=60, **owned) -> Client:
-    crew = SimulatedClients(method, RUN, Rng((5,)), shares(), folder)
-    return replace(crew.client("client-0", digits().train.take(np.arange(200))), images=partial(first, images), **owned)
+    simulated = SimulatedClients(method, RUN, Rng((5,)), shares(), folder)
+    return replace(
+        simulated.client("client-0", digits().train.take(np.arange(200))), images=partial(first, images), **owned
+    )
 
 
 def first(n):
@@ -66,7 +68,7 @@ def reason(reply):
 
 
 def counted(monkeypatch, method, error=None):
-    """Count how often images are trained with; then raise an error, or leave numbers that cannot be sent."""
+    """Count calls of client_round; then raise an error, or return values that cannot be sent."""
     calls, honest = [], type(method).client_round
 
     def count(self, state, message, data, rng):
@@ -87,7 +89,7 @@ UNSENDABLE, NETWORKS = "numbers that cannot be sent", ("generator", "discriminat
 
 
 def test_a_failed_answer_counts_and_is_not_computed_again(tmp_path, monkeypatch):
-    """Two answers are planned. A server that provokes failures gets two of them, and each one once."""
+    """Two answers are planned. A server that provokes failures gets two different ones at most."""
     method = built()
     calls, log = counted(monkeypatch, method, UNSENDABLE), []
     client = client_of(method, tmp_path, policy=Policy(("dp-sgd",), max_epsilon=1000.0), log=log.append)
@@ -130,7 +132,7 @@ def test_a_failure_after_reading_images_reveals_nothing_about_them(tmp_path, mon
 
 @pytest.mark.parametrize("images", [37, 123])
 def test_a_deployed_client_does_not_report_a_sum_beyond_its_bound(tmp_path, monkeypatch, images):
-    """Without noise the refusal of one number under secure aggregation would give the number of images."""
+    """Without noise, the reason of a refusal would reveal the number of images."""
     honest, log, names = Adds.client_round, [], [f"client-{k}" for k in range(3)]
 
     def far(self, state, message, data, rng):
@@ -139,8 +141,10 @@ def test_a_deployed_client_does_not_report_a_sum_beyond_its_bound(tmp_path, monk
 
     monkeypatch.setattr(Adds, "client_round", far)
     method = Adds(Task((1, 8, 8), 0, 1, 3, secagg_threshold=3))
-    crew = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path)
-    clients = [replace(crew.client(n, first(images)), images=partial(first, images), log=log.append) for n in names]
+    simulated = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path)
+    clients = [
+        replace(simulated.client(n, first(images)), images=partial(first, images), log=log.append) for n in names
+    ]
 
     def ask(client, exchange, *parts):
         return client.answer(encode(Message(Header(Kind.REQUEST, RUN, 0, "server", exchange), parts)))

@@ -1,4 +1,4 @@
-"""Median and trimmed mean in place of the mean, and notes on clients that are far from the others."""
+"""Median and trimmed mean in place of the mean, and reports of outliers."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ EACH = {"median": {}, "trimmed_mean": {"trim": 0.2}}
 
 
 def replies(n, seed=1):
-    """Models, and the replies in which they travel: times a weight of each client's own."""
+    """Models, and the replies that contain them, multiplied by each client's weight."""
     draw = np.random.default_rng(seed)
     models, plain = draw.normal(size=(n, 50)), draw.normal(size=(n, 7)).astype(np.float32)
     weights = draw.uniform(0.1, 300, n).astype(np.float32)
@@ -42,10 +42,10 @@ def replies(n, seed=1):
 
 
 def tallied(taken, how, trim=0.2):
-    tally = RobustSum(DECLARED, how, trim)
+    total = RobustSum(DECLARED, how, trim)
     for reply in taken:
-        tally.add(reply)
-    return tally.sums(len(taken))
+        total.add(reply)
+    return total.sums(len(taken))
 
 
 @pytest.mark.parametrize("n", [3, 5, 10, 20])
@@ -93,7 +93,7 @@ def test_trimming_removes_a_share_of_clients_and_leaves_at_least_one():
 
 
 def poisoned(factor):
-    """Client-1 multiplies all it says of its model; its weight stays."""
+    """Client-1 multiplies its model; its weight does not change."""
 
     def spoil(_, client, data):
         if client != "client-1":
@@ -133,7 +133,7 @@ def test_one_false_client_of_five_ruins_only_the_mean(tmp_path, name):
 
 @pytest.mark.parametrize("how", EACH)
 def test_the_model_of_the_server_is_the_median_of_the_replies(tmp_path, how):
-    """From the replies' own bytes: each client's weighted model, divided by its weight."""
+    """From the bytes of the replies: each client's model divided by its weight."""
     method = quick("fedgan", clients=5)
     method = replace(method, task=replace(method.task, aggregation=how, trim=0.2))
     held = {f"client-{k}": np.arange(k * 30, k * 30 + 8 + 4 * k) for k in range(5)}
@@ -171,7 +171,7 @@ def test_a_run_with_the_mean_has_the_run_id_of_version_0_1_0():
         assert config.identity(config.resolve("fedavg", changed), "x") != config.identity(settings, "x")
 
 
-# -- who is far from the others ----------------------------------------------------------------------------------------
+# -- outliers -----------------------------------------------------------------------------------------------------------
 
 
 def test_only_a_false_client_is_reported_as_an_outlier(tmp_path):
@@ -196,11 +196,11 @@ def test_reply_norms_store_a_few_numbers_per_client():
 
 def test_the_mean_is_unchanged_to_the_bit(tmp_path):
     _, _, taken = replies(5)
-    tally = FixedPointSum(DECLARED, 5)
+    total = FixedPointSum(DECLARED, 5)
     for reply in taken:
-        tally.add(reply)
+        total.add(reply)
     exact = sum(np.rint(r[0].array * 2.0**43).astype(np.int64) for r in taken) / 2.0**43
-    assert (tally.sums(5).values["network"] == exact).all()
+    assert (total.sums(5).values["network"] == exact).all()
     a, *_ = federate(quick("fedavg"), tmp_path / "a", rounds=1)
     b, *_ = federate(quick("fedavg"), tmp_path / "b", rounds=1, reverse=True)
     assert same(a.server, b.server)

@@ -1,4 +1,4 @@
-"""The round above any engine."""
+"""One round with a barrier, on any engine."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -21,13 +21,15 @@ from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
 def test_sums_each_parts_relays_and_server_only_rounds_work_together(tmp_path):
     fed, outcomes, _ = federate(Toy(), tmp_path)
-    assert fed.server["total"] == 4 * 1.5  # rounds 0, 1, 3 and 4; 2 and 5 are the server's alone
+    assert fed.server["total"] == 4 * 1.5  # rounds 0, 1, 3 and 4; 2 and 5 have no clients
     assert fed.server["alone"] == 2
     assert fed.server["seen"] == [0, 1, 2] * 4
     assert [o.requested for o in outcomes] == [3, 3, 0, 3, 3, 0]
-    assert outcomes[0].metrics == {"pictures": 24.0}
+    assert outcomes[0].metrics == {"images": 24.0}
     notes = load(tmp_path / "client-1.safetensors")["state"]["notes"]
-    assert notes == [f"round {t} from client-0" for t in (0, 1, 3)]  # round 1's waits out a round of the server alone
+    assert notes == [
+        f"round {t} from client-0" for t in (0, 1, 3)
+    ]  # the note of round 1 waits during a round without clients
 
 
 @pytest.mark.parametrize("how", [{"reverse": True}, {"workers": 2}])
@@ -53,7 +55,7 @@ def test_a_client_that_lost_its_state_is_sent_the_full_state(tmp_path):
     assert after.server["total"] == 3.0
     assert after.server["seen"] == [0, 1, 2, 0, 1, 2]
     bytes_up = sum(len(r) for c, r in traffic.replies if c == "client-2")
-    assert outcomes[0].up["client-2"] == bytes_up  # both answers are counted
+    assert outcomes[0].up["client-2"] == bytes_up  # both replies are counted
 
 
 def test_failed_clients_are_reported_with_reasons_and_order_is_kept(tmp_path):
@@ -64,7 +66,7 @@ def test_failed_clients_are_reported_with_reasons_and_order_is_kept(tmp_path):
 
 
 class Strict(Toy):
-    """The toy with a server that cannot use what client-1 sends."""
+    """Toy whose server refuses the reply of client-1."""
 
     def receive(self, server, client, parts):
         if client == "client-1":
@@ -74,7 +76,7 @@ class Strict(Toy):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_reply_that_the_method_refuses_changes_no_state(tmp_path, reverse):
-    """Neither sums nor metrics nor relays, whatever the order of arrival."""
+    """No sums, metrics or relays of it remain, for any order of arrival."""
     gone = lambda _, c, d: Failure("reply refused: it does not add up") if c == "client-1" else d  # noqa: E731
     absent, expected, _ = federate(Toy(), tmp_path / "a", spoil=gone)
     fed, outcomes, _ = federate(Strict(), tmp_path / "b", reverse=reverse)
@@ -85,7 +87,7 @@ def test_a_reply_that_the_method_refuses_changes_no_state(tmp_path, reverse):
 
 
 class Fragile(Toy):
-    """The toy with a server that meets an error nobody foresaw, after it has read part of what client-1 sent."""
+    """Toy whose server fails unexpectedly after it has read part of the reply of client-1."""
 
     error: ClassVar[type[BaseException]] = ValueError
 
@@ -105,7 +107,7 @@ def test_any_exception_caused_by_a_reply_excludes_only_its_client(tmp_path, monk
     assert same(fed.tree(), absent.tree())
     for o, e in zip(outcomes, expected, strict=True):
         assert (o.replied, o.metrics, o.floats_up) == (e.replied, e.metrics, e.floats_up)
-    assert outcomes[0].excluded == {"client-1": f"reply refused: {error.__name__}"}  # its text may tell anything
+    assert outcomes[0].excluded == {"client-1": f"reply refused: {error.__name__}"}  # its text may contain anything
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -115,9 +117,9 @@ def test_keyboard_interrupt_while_a_reply_is_read_stops_the_run(tmp_path, monkey
         federate(Fragile(), tmp_path, rounds=1)
 
 
-@pytest.mark.parametrize("part", ["half", "metric.pictures"])
+@pytest.mark.parametrize("part", ["half", "metric.images"])
 def test_a_reply_that_cannot_be_added_leaves_no_part_in_the_sums(tmp_path, monkeypatch, part):
-    """Whichever of its parts it is that fails."""
+    """For any of its parts."""
     gone = lambda _, c, d: Failure("gone") if c == "client-1" else d  # noqa: E731
     absent, (expected,), _ = federate(Toy(), tmp_path / "a", spoil=gone, rounds=1)
     real = FixedPointSum.add
@@ -135,7 +137,7 @@ def test_a_reply_that_cannot_be_added_leaves_no_part_in_the_sums(tmp_path, monke
 
 
 class Full(np.ndarray):
-    """An array that there is no memory left to multiply."""
+    """An array whose multiplication raises MemoryError."""
 
     def __array_ufunc__(self, *_, **__):
         raise MemoryError
@@ -143,7 +145,7 @@ class Full(np.ndarray):
 
 @pytest.mark.parametrize("n", range(8))
 def test_bits_of_a_reply_are_counted_completely_or_not_at_all(monkeypatch, n):
-    """Memory may run out at any step of an addition."""
+    """MemoryError may occur at any step of an addition."""
     masks = np.random.default_rng(0).integers(0, 2, (8, 100), np.uint8)
     counts = BitCounts(100)
     for mask in masks[:n]:
@@ -236,21 +238,21 @@ def test_sums_do_not_depend_on_their_order_and_match_exact_arithmetic():
     declared = {"x": PartSpec("sum", "float32", 20, limit=16.0)}
     totals = []
     for order in (range(50), reversed(range(50))):
-        tally = FixedPointSum(declared, clients=50)
+        total = FixedPointSum(declared, clients=50)
         for i in order:
-            tally.add([CheckedPart(make_part("x", "float32", values[i]), values[i])])
-        totals.append(tally.sums(50).values["x"])
+            total.add([CheckedPart(make_part("x", "float32", values[i]), values[i])])
+        totals.append(total.sums(50).values["x"])
     assert totals[0].tobytes() == totals[1].tobytes()
     exact = [float(sum(Fraction(float(v)) for v in column)) for column in values.T]
     assert np.allclose(totals[0], exact, rtol=0, atol=50 / fixed_point_scale(16.0, 50))
 
 
 def test_all_clients_at_the_limit_do_not_overflow():
-    tally = FixedPointSum({"x": PartSpec("sum", "float32", 1, limit=1000.0)}, clients=1000)
+    total = FixedPointSum({"x": PartSpec("sum", "float32", 1, limit=1000.0)}, clients=1000)
     value = np.float32([1000.0])
     for _ in range(1000):
-        tally.add([CheckedPart(make_part("x", "float32", value), value)])
-    assert tally.sums(1000).values["x"][0] == 1e6
+        total.add([CheckedPart(make_part("x", "float32", value), value)])
+    assert total.sums(1000).values["x"][0] == 1e6
 
 
 def test_a_sample_of_clients_is_drawn_without_repeats_and_by_the_seed():
@@ -271,7 +273,7 @@ def test_dropouts_are_the_same_for_any_number_of_workers(tmp_path):
 
 
 class Quiet(Toy):
-    """The toy with one and the same broadcast for everyone; each client writes to the next."""
+    """Toy with the same broadcast for all clients; each client writes to the next."""
 
     def broadcast(self, server, client, full):
         return Broadcast({"total": ("float32", np.float32([server["total"]])), "next": ("bytes", np.zeros(1))})

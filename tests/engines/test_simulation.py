@@ -1,4 +1,4 @@
-"""Worker processes that die, and clients whose files are touched."""
+"""Worker processes that die, and damaged client files."""
 
 import os
 import signal
@@ -22,9 +22,9 @@ from vitrail.wire.message import Kind, decode, encode
 
 def test_a_worker_that_is_killed_is_replaced_and_no_bit_changes(tmp_path):
     method = quick("fedgan", rounds=2)
-    crew = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path / "a")
+    simulated = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path / "a")
     fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
-    with SimulationEngine(crew, digits().train, workers=2) as engine:
+    with SimulationEngine(simulated, digits().train, workers=2) as engine:
         for _ in range(2):
             os.kill(engine.pool[0].process.pid, signal.SIGKILL)
             fed, outcome = run_round(method, fed, RUN, sorted(shares()), engine.ask, Rng((5,)))
@@ -34,8 +34,8 @@ def test_a_worker_that_is_killed_is_replaced_and_no_bit_changes(tmp_path):
 
 
 def test_a_client_whose_worker_always_dies_is_excluded(tmp_path, monkeypatch):
-    crew = SimulatedClients(Toy(), RUN, Rng((5,)), shares(), tmp_path)
-    with SimulationEngine(crew, digits().train, workers=2) as engine:
+    simulated = SimulatedClients(Toy(), RUN, Rng((5,)), shares(), tmp_path)
+    with SimulationEngine(simulated, digits().train, workers=2) as engine:
         monkeypatch.setattr(
             "vitrail.engines.workers.Worker.send",
             lambda self, client, request: (
@@ -57,8 +57,8 @@ def test_private_state_is_readable_by_its_owner_alone(tmp_path):
 
 def test_private_state_of_another_run_is_refused(tmp_path):
     _, _, traffic = federate(Toy(), tmp_path, rounds=1)
-    crew = SimulatedClients(Toy(), b"another run 1234", Rng((5,)), shares(), tmp_path)
-    client = crew.client("client-0", digits().train)
+    simulated = SimulatedClients(Toy(), b"another run 1234", Rng((5,)), shares(), tmp_path)
+    client = simulated.client("client-0", digits().train)
     with pytest.raises(VitrailError, match="belongs to another run"):
         client.private()
     assert decode(client.answer(traffic.requests[0][1])).header.kind is Kind.FAILED
@@ -80,8 +80,8 @@ def test_a_client_has_one_file_for_any_number_of_rounds(tmp_path):
 
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "x" * 250, "…", ".."])
 def test_the_private_file_is_inside_the_folder_for_any_client_name(name, tmp_path):
-    crew = SimulatedClients(Toy(), RUN, Rng((5,)), {name: shares()["client-0"]}, tmp_path / "clients")
-    path = crew.client(name, digits().train).path
+    simulated = SimulatedClients(Toy(), RUN, Rng((5,)), {name: shares()["client-0"]}, tmp_path / "clients")
+    path = simulated.client(name, digits().train).path
     assert path.parent == tmp_path / "clients"
     assert len(path.name.encode()) < 200
 

@@ -25,7 +25,7 @@ class Toy(BaseMethod):
             "half": PartSpec("sum", "float32", 2, limit=1000.0),
             "own": PartSpec("each", "int32", 1),
             "note": PartSpec("relay", "bytes", None),
-            "metric.pictures": PartSpec("sum", "float32", 1),
+            "metric.images": PartSpec("sum", "float32", 1),
         }
 
     def server_init(self, rng, data=None, start=None):
@@ -53,7 +53,7 @@ class Toy(BaseMethod):
         parts = {
             "half": np.float32([0.5, number]),
             "own": np.int32([number]),
-            "metric.pictures": np.float32([len(data)]),
+            "metric.images": np.float32([len(data)]),
         }
         return after, Reply(parts, {(to, "note"): note}, holds=digest(str(total + 1.5)))
 
@@ -122,7 +122,7 @@ class Free(BaseMethod):
 
     def receive(self, server, client, parts):
         if self.fails == (client, ()):
-            raise Malformed("nobody believes it")
+            raise Malformed("it is refused")
         chain = [*server["chains"].get(client, []), int(parts["link"][0])]
         return {**server, "chains": dict(sorted({**server["chains"], client: chain}.items()))}
 
@@ -140,5 +140,5 @@ def wait_for(path):
     deadline = time.monotonic() + 60
     while not path.exists():
         if time.monotonic() > deadline:
-            raise VitrailError("nobody went on meanwhile")
+            raise VitrailError("no other client made progress")
         time.sleep(0.01)

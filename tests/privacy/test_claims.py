@@ -7,6 +7,7 @@ import pytest
 
 import vitrail
 from vitrail.experiment.deployment.plan import deployment_plan
+from vitrail.experiment.deployment.server import run_settings
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
 from vitrail.metrics.evaluate_run import evaluate_stored

@@ -127,14 +127,14 @@ class Client:
         if h.kind is not Kind.REQUEST or h.run != self.run:
             raise Malformed("the request belongs to another run")
         stored = self.store.load()
-        answered, begun = answers_in(stored, h.round)
+        answered, unfinished = answers_in(stored, h.round)
         for earlier in answered:
             if earlier["asked"] == asked:
                 reply: bytes = earlier["reply"]
                 return reply
         mark = {"exchange": h.exchange, "asked": asked}
-        again = begun == mark  # killed before its reply was stored, so no reply was sent
-        last = max((one["exchange"] for one in (*answered, begun) if one), default=-1)
+        again = unfinished == mark  # killed before its reply was stored, so no reply was sent
+        last = max((one["exchange"] for one in (*answered, unfinished) if one), default=-1)
         lacks = h.base not in (NO_BASE, stored["holds"] if stored else NO_BASE)
         if lacks and (stored is None or h.round >= stored["round"]):  # also if it replied to the full state before
             return self._encode(Kind.NEED_FULL, h.round, h.exchange)
@@ -207,7 +207,7 @@ class Client:
         Args:
             tree: The private state; stored with `mark` as `begun` if the client records requests.
             mark: The request that is answered.
-            again: Whether this request was begun, and counted, before a crash.
+            again: Whether this request was started, and counted, before a crash.
 
         Returns:
             The images.
@@ -248,7 +248,7 @@ class Client:
         return images
 
     def _store_failure(self, e: Exception, h: Header, mark: State) -> bytes:
-        """Store a failure as the answer to a request that was begun, and return it.
+        """Store a failure as the answer to a request that was started, and return it.
 
         Images were read: in deployment the reason stays with the owner, because it may depend on them.
         """

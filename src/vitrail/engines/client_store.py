@@ -66,7 +66,7 @@ class ClientStore:
 
 
 def answers_in(stored: State | None, round_: int) -> tuple[list[State], State | None]:
-    """Return the answers stored for a round, and the request of this round that was begun but not answered."""
+    """Return the answers stored for a round, and the request of this round that was started but not answered."""
     if stored is None or stored["round"] != round_:
         return [], None
     return stored["answered"], stored.get("begun")

@@ -22,7 +22,7 @@ class RoundResult:
         up: Bytes received from each client.
         replied: Clients whose replies were aggregated, in the order of the request.
         excluded: Clients whose replies were not aggregated, with the reason.
-        outliers: Clients whose replies have a much larger norm than the others', with the ratio.
+        outliers: Clients whose replies have a much larger norm than the median, with the ratio.
         metrics: Mean over clients of each part `metric.*`.
         floats_up: Bytes of the same replies as plain float32 arrays.
         floats_down: Bytes of the same requests as plain float32 arrays.

@@ -22,8 +22,8 @@ def relays_of(client: str, parts: Iterable[Part], recipients: Collection[str]) -
 def undelivered(old: list[Relay], new: list[Relay], replied: Collection[str]) -> list[Relay]:
     """Return new relays, and old ones whose recipient has not replied and that no new one replaces."""
     newer = {(r["from"], r["to"], r["name"]) for r in new}
-    kept = [r for r in old if r["to"] not in replied and (r["from"], r["to"], r["name"]) not in newer]
-    return sorted(kept + new, key=lambda r: (r["to"], r["from"], r["name"]))
+    waiting = [r for r in old if r["to"] not in replied and (r["from"], r["to"], r["name"]) not in newer]
+    return sorted(waiting + new, key=lambda r: (r["to"], r["from"], r["name"]))
 
 
 def as_part(relay: Relay) -> Part:

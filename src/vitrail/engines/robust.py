@@ -1,4 +1,4 @@
-"""Robust aggregation, and notes on replies that are far from the others.
+"""Robust aggregation, and notes on outliers among replies.
 
 Coordinate-wise median and trimmed mean: Yin, Chen, Ramchandran, Bartlett, ICML 2018. Both need every reply until the
 round ends, so memory grows with the number of clients in a round; the mean adds replies as they arrive (sums.py).

@@ -1,4 +1,4 @@
-"""Certificates and keys for a trial: each party gets its own, private ones are private, nothing is replaced."""
+"""Certificates and keys for a trial: each party gets its own, private ones are private, no file is replaced."""
 
 import datetime as dt
 import ipaddress
@@ -34,7 +34,7 @@ def test_private_files_are_protected_and_the_authority_key_is_deleted(made):
 
 
 def test_the_server_certificate_is_valid_for_its_names_only(made):
-    """By a TLS handshake in memory, against Python's own verifier."""
+    """By a TLS handshake in memory, with Python's verifier."""
     for host, passes in (
         ("127.0.0.1", True),
         ("localhost", True),

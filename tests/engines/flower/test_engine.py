@@ -1,4 +1,4 @@
-"""`ask` over a Grid in memory: who is late, who comes back, who is refused. The nodes run the real ClientApp."""
+"""The Flower engine over a Grid in memory: late, returning and refused nodes. They run the real ClientApp."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TERMS = RunSpec({"method": "fedavg"}, "00" * 16, (1, 8, 8), tuple("0123456789"),
 
 @dataclass
 class Echo:
-    """A party that says back what it hears."""
+    """A node that returns each request with its name."""
 
     name: str
     key: str = "0" * 64
@@ -58,7 +58,7 @@ class Echo:
 
 
 class InMemory(Grid):
-    """Nodes by number; one whose number is in `silent` gets messages and says nothing until it is let speak."""
+    """Nodes by id; a node in `silent` gets messages and replies only after `speak`."""
 
     def __init__(self, nodes: dict[int, Echo]) -> None:
         self.nodes, self.silent = nodes, set[int]()
@@ -97,7 +97,7 @@ class InMemory(Grid):
         self.ready[message.metadata.message_id] = spoil(message) if spoil else reply
 
     def speak(self, node: int) -> None:
-        """Let a node say what it kept back."""
+        """Let a node send its delayed replies."""
         self.silent.discard(node)
         for of, message in self.held:
             if of == node:
@@ -112,7 +112,7 @@ class InMemory(Grid):
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.engines.flower.roster.INTERVAL", 0.02)
     monkeypatch.setattr("vitrail.engines.flower.engine._RETRY_DELAYS", (0.02, 0.04))
-    for name in ("run_id", "node_id", "task_id"):  # Flower makes messages within a task only
+    for name in ("run_id", "node_id", "task_id"):  # Flower creates messages only within a task
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
 
 
@@ -133,7 +133,7 @@ def test_a_client_that_times_out_fails_and_its_late_reply_is_ignored():
     answers = dict(engine.ask((c, b"1") for c in "abc"))
     assert answers["b"] == Failure("did not reply within 0.4 s")
     assert (answers["a"], answers["c"]) == (b"a:1", b"c:1")
-    grid.speak(8)  # to round 1, when it is over
+    grid.speak(8)  # a late reply to request 1
     assert dict(engine.ask((c, b"2") for c in "abc")) == {c: f"{c}:2".encode() for c in "abc"}
 
 
@@ -179,7 +179,7 @@ def test_a_node_that_returns_under_another_id_gets_the_request_there():
     grid.silent = {8}
     answers = engine.ask((c, b"1") for c in "abc")
     assert {next(answers)[0], next(answers)[0]} == {"a", "c"}
-    grid.nodes[12] = Echo("b")  # the same key: it was restarted; the old number is still listed
+    grid.nodes[12] = Echo("b")  # the same key: it was restarted; the old id is still listed
     assert next(answers) == ("b", b"b:1")
 
 
@@ -222,7 +222,7 @@ def test_gather_uses_the_most_common_format_and_reports_missing_nodes():
 
 
 class Odd(Echo):
-    """A node that describes itself by any text."""
+    """A node that sends any text as its description."""
 
     def describe(self, terms: RunSpec) -> Description:
         return SimpleNamespace(text=lambda: self.name)  # type: ignore[return-value]
@@ -274,7 +274,7 @@ def _error(message: Message) -> Message:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("spoil", "expected"),
     [
         (_too_large, "reply refused: a message of 67,108,864 bytes; at most"),
         (_no_bytes, "reply refused: the message does not have one array"),
@@ -282,12 +282,12 @@ def _error(message: Message) -> Message:
         (_error, "its node failed: it broke�[31m xxx"),
     ],
 )
-def test_a_message_that_is_not_a_reply_is_a_failure_with_a_printable_reason(spoil, says):
+def test_a_message_that_is_not_a_reply_is_a_failure_with_a_printable_reason(spoil, expected):
     grid, _, engine = three()
     grid.spoils[8] = spoil
     answers = dict(engine.ask((c, b"1") for c in "abc"))
     assert isinstance(answers["b"], Failure)
-    assert answers["b"].reason.startswith(says)
+    assert answers["b"].reason.startswith(expected)
     assert len(answers["b"].reason) < 300
     assert answers["b"].reason.isprintable()
     assert answers["c"] == b"c:1"

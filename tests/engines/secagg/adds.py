@@ -1,4 +1,4 @@
-"""A method of sums alone, in numbers a test can add up by hand: what each client sends follows from its name and round."""
+"""A method of sums only, with values that follow from a client's name and the round."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ FIVE = [f"client-{k}" for k in range(5)]
 
 
 def numbers(client, t, salt=0):
-    """What a client sends in a round; floats are multiples of 1/1024, so that float64 adds them exactly."""
+    """Values that a client sends in a round; floats are multiples of 1/1024, so that float64 adds them exactly."""
     draw = np.random.default_rng([int(client.rpartition("-")[2]), t, salt])
     return {
         "x": (draw.integers(-4096, 4097, 5) / 1024).astype(np.float32),
@@ -78,13 +78,13 @@ def secure(method, threshold):
     return replace(method, task=replace(method.task, secagg_threshold=threshold))
 
 
-def play_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIVE, seed=5):
-    """One round; `leaves` says from which exchange on a client is not heard any more (it may hear)."""
-    crew = SimulatedClients(method, RUN, Rng((seed,)), shares(len(clients), each=2), folder)
+def run_one_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIVE, seed=5):
+    """Run one round; `leaves` is the exchange from which a client's replies are lost."""
+    simulated = SimulatedClients(method, RUN, Rng((seed,)), shares(len(clients), each=2), folder)
     heard = []
 
     def ask(requests):
-        with SimulationEngine(crew, digits().train) as engine:
+        with SimulationEngine(simulated, digits().train) as engine:
             for client, answer in engine.ask(requests):
                 exchange = decode(answer).header.exchange
                 heard.append((client, exchange, answer))

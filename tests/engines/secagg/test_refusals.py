@@ -1,4 +1,4 @@
-"""What a server that looks closely sees of secure aggregation, and who is refused."""
+"""What the server can see in secure aggregation, and what is refused."""
 
 import itertools
 from dataclasses import replace
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from tests.engines.secagg.adds import FIVE, Adds, adds_up, numbers, play_round, secure
+from tests.engines.secagg.adds import FIVE, Adds, adds_up, numbers, run_one_round, secure
 from tests.engines.toy import Toy
 from tests.federation import RUN, digits, federate, quick, shares
 from vitrail.engines.replies import Failure
@@ -27,7 +27,7 @@ from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
 @pytest.fixture(autouse=True)
 def _fast_disk(monkeypatch):
-    """Files are written as ever, but no test here cuts the power."""
+    """Skip fsync, which only matters for a power failure."""
     monkeypatch.setattr("os.fsync", lambda fd: None)
 
 
@@ -40,7 +40,7 @@ def seen(heard, exchange):
 
 def test_the_server_receives_no_unmasked_value_of_a_client(tmp_path):
     wide = Wide(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3))
-    _, outcome, heard = play_round(wide, tmp_path)
+    _, outcome, heard = run_one_round(wide, tmp_path)
     assert not outcome.void
     everything = b"".join(a for *_, a in heard)
     kind = integer_formats(wide.reply_spec(), 5, 5)["bits"]
@@ -52,11 +52,11 @@ def test_the_server_receives_no_unmasked_value_of_a_client(tmp_path):
 
 
 def test_masked_values_are_uniform_and_independent_of_the_data(tmp_path):
-    """All ones or all zeros under equal masks: each alone is uniform, as is every difference of two clients'."""
+    """All ones or all zeros under equal masks: each vector and each difference of two is uniform."""
     masked = {}
     for ones in (False, True):
         wide = Wide(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3), ones)
-        _, _, heard = play_round(wide, tmp_path / str(ones))
+        _, _, heard = run_one_round(wide, tmp_path / str(ones))
         kind = integer_formats(wide.reply_spec(), 5, 5)["bits"]
         masked[ones] = [kind.unpack(seen(heard, 2)[c][0].array()) for c in FIVE]
     for words in (*masked[False], *masked[True], (masked[True][0] - masked[True][1]) % 8):
@@ -67,7 +67,7 @@ def test_masked_values_are_uniform_and_independent_of_the_data(tmp_path):
 
 
 def test_other_exchanges_do_not_depend_on_the_data(tmp_path):
-    heard = [play_round(Adds(salt=s), tmp_path / str(s))[2] for s in (0, 1)]
+    heard = [run_one_round(Adds(salt=s), tmp_path / str(s))[2] for s in (0, 1)]
     for exchange in (0, 1, 3, 4):
         assert seen(heard[0], exchange) == seen(heard[1], exchange)
     lengths = [[len(a) for *_, a in h] for h in heard]
@@ -76,17 +76,17 @@ def test_other_exchanges_do_not_depend_on_the_data(tmp_path):
 
 
 def test_masks_are_fresh_each_round_and_for_each_run_seed(tmp_path):
-    fed, _, first = play_round(Adds(), tmp_path / "a")
-    _, _, second = play_round(Adds(), tmp_path / "a", fed=fed)
-    _, _, other = play_round(Adds(), tmp_path / "b", seed=6)
+    fed, _, first = run_one_round(Adds(), tmp_path / "a")
+    _, _, second = run_one_round(Adds(), tmp_path / "a", fed=fed)
+    _, _, other = run_one_round(Adds(), tmp_path / "b", seed=6)
     keys = [p[0].payload for h in (first, second, other) for p in seen(h, 0).values()]
     assert len(set(keys)) == 15
 
 
 def test_keys_come_from_the_operating_system_in_deployment(tmp_path):
     method = Adds(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3, noise_source="os"))
-    fed, _, one = play_round(method, tmp_path / "a", {"client-1": 2})
-    _, _, other = play_round(method, tmp_path / "b")
+    fed, _, one = run_one_round(method, tmp_path / "a", {"client-1": 2})
+    _, _, other = run_one_round(method, tmp_path / "b")
     assert adds_up(fed, [c for c in FIVE if c != "client-1"])
     assert seen(one, 0)["client-0"] != seen(other, 0)["client-0"]
 
@@ -111,13 +111,13 @@ class Wide(Adds):
         return state, replace(reply, parts={"bits": self.bits(state["name"])})
 
 
-# -- who is refused -----------------------------------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------------------------------
 
 
 def questions(folder, exchange, leaves=None):
-    """A client as it stands before an exchange, and the honest question of it."""
+    """A client before an exchange, and the honest request of that exchange."""
     asked = {}
-    crew = SimulatedClients(Adds(), RUN, Rng((5,)), shares(5, each=2), folder)
+    simulated = SimulatedClients(Adds(), RUN, Rng((5,)), shares(5, each=2), folder)
 
     class Stop(Exception):
         pass
@@ -130,11 +130,11 @@ def questions(folder, exchange, leaves=None):
                     raise Stop
                 continue
             gone = (leaves or {}).get(client, 9) <= decode(request).header.exchange
-            yield client, Failure("gone") if gone else crew.client(client, digits().train).answer(request)
+            yield client, Failure("gone") if gone else simulated.client(client, digits().train).answer(request)
 
     with pytest.raises(Stop):
         run_round(Adds(), Federation(0, Adds().server_init(None)), RUN, FIVE, ask, Rng((5,)))
-    return crew.client("client-0", digits().train), asked["client-0"]
+    return simulated.client("client-0", digits().train), asked["client-0"]
 
 
 def refusal(client, request):
@@ -166,7 +166,7 @@ def test_a_server_that_requests_both_shares_of_a_client_is_refused(tmp_path):
 def test_a_request_that_would_unmask_too_much_is_refused(tmp_path, bits, why):
     client, request = questions(tmp_path, 3)
     assert why in refusal(client, alive(request, *bits))
-    assert decode(client.answer(request)).header.kind is Kind.REPLY  # an honest one is answered still
+    assert decode(client.answer(request)).header.kind is Kind.REPLY  # an honest request is still answered
 
 
 def test_clients_that_shared_no_secrets_do_not_count_for_the_threshold(tmp_path):
@@ -213,7 +213,7 @@ def _keys(m):
 
 
 def _signed(public, run=RUN, round_=0, name="client-1"):
-    """Keys for letters and masks as a client would show them."""
+    """Keys for letters and masks as a client would advertise them."""
     key, shown = Key(bytes(31) + b"\x01"), public + public + bytes(16)
     return shown + key.public + key.sign(*secagg.signed_keys(run, round_, name, shown))
 
@@ -264,18 +264,18 @@ def test_a_client_that_sends_garbage_is_excluded_and_the_sum_is_right(tmp_path, 
             return answer
         m = decode(answer)
         first = m.parts[0]
-        size = 82 if e == 1 else len(first.payload)  # of its letters only that to client-0
+        size = 82 if e == 1 else len(first.payload)  # only its letter to client-0
         bad = {"garbage": b"\xf0" * size, "short": first.payload[1:size], "zeros": bytes(size)}[kind]
         raw = bad + first.payload[size:]
         return encode(replace(m, parts=(replace(first, payload=raw, shape=(len(raw),)), *m.parts[1:])))
 
-    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
-    if exchange >= 3:  # its numbers are in; its signature and its shares are not needed
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, spoil=spoil)
+    if exchange >= 3:  # its reply arrived; its signature and shares are not needed
         assert adds_up(fed, FIVE)
-    elif exchange == 1 and kind != "short":  # its letter does not open: the addressee, client-0, cannot go on
+    elif exchange == 1 and kind != "short":  # its letter to client-0 cannot be decrypted: client-0 fails
         assert "letter from 'client-1'" in outcome.excluded["client-0"]
         assert adds_up(fed, FIVE[1:])
-    elif exchange == 2 and kind != "short":  # numbers under another mask look like any others: the sum shows it
+    elif exchange == 2 and kind != "short":  # values under another mask look like any others; the sum is wrong
         assert "a sum is out of range" in outcome.void
     elif exchange == 0 and kind == "garbage":
         assert outcome.excluded or outcome.void
@@ -291,7 +291,7 @@ def test_a_reply_of_another_shape_is_refused_in_every_exchange(tmp_path, exchang
         parts = tuple(replace(p, shape=(1, *p.shape)) for p in m.parts)
         return encode(replace(m, parts=parts)) if (client, e) == ("client-1", exchange) else answer
 
-    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, spoil=spoil)
     assert not outcome.void
     assert exchange == 3 or "declared is" in outcome.excluded["client-1"]
     assert adds_up(fed, FIVE if exchange == 3 else [c for c in FIVE if c != "client-1"])
@@ -304,13 +304,13 @@ def test_two_clients_with_wrong_shares_void_the_round(tmp_path):
             return answer
         return encode(replace(m, parts=(replace(m.parts[0], payload=bytes(len(m.parts[0].payload))),)))
 
-    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, spoil=spoil)
     assert "do not match it: a client sent wrong shares" in outcome.void
     assert fed.server["closed"] == 0
 
 
 def test_a_lying_client_voids_the_round_and_the_run_continues(tmp_path, monkeypatch):
-    """It sends 7 where a bit was declared, under honest masks."""
+    """It sends 7 for a declared bit, under honest masks."""
     from vitrail.engines.secagg.integers import IntegerFormat
 
     honest = IntegerFormat.words
@@ -321,11 +321,11 @@ def test_a_lying_client_voids_the_round_and_the_run_continues(tmp_path, monkeypa
 
     monkeypatch.setattr(IntegerFormat, "words", lie)
     lying = True
-    fed, outcome, _ = play_round(Adds(), tmp_path)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path)
     assert outcome.void == "a sum is out of range: a client sent a false value; it cannot be identified"
     assert fed.server["closed"] == 0
     lying = False
-    fed, outcome, _ = play_round(Adds(), tmp_path, fed=fed)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=1)
 
 
@@ -339,7 +339,7 @@ def test_a_value_beyond_its_declared_limit_does_not_leave_the_client(tmp_path, m
         return state, reply
 
     monkeypatch.setattr(Adds, "client_round", large)
-    fed, outcome, _ = play_round(Adds(), tmp_path)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path)
     assert outcome.excluded == {"client-2": "its part 'x' cannot be sent: its value 4.5 is outside -4 to 4"}
     assert adds_up(fed, [c for c in FIVE if c != "client-2"])
 
@@ -347,7 +347,7 @@ def test_a_value_beyond_its_declared_limit_does_not_leave_the_client(tmp_path, m
 def test_methods_that_cannot_use_secure_aggregation_are_refused_early():
     with pytest.raises(VitrailError, match="note, own of each client"):
         check_secure(secure(Toy(), 2))
-    with pytest.raises(VitrailError, match="singly"):
+    with pytest.raises(VitrailError, match="discriminator, gradient of each client"):
         check_secure(secure(quick("mdgan"), 2))
     with pytest.raises(VitrailError, match="klms"):
         check_secure(secure(quick("prism", coding="klms"), 2))

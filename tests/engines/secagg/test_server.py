@@ -1,11 +1,11 @@
-"""Secure aggregation from end to end: what comes out, who may vanish, what the server sees, and who is refused."""
+"""Secure aggregation from end to end: sums, dropouts, and resumed servers."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from tests.engines.secagg.adds import FIVE, Adds, adds_up, play_round, secure, total
+from tests.engines.secagg.adds import FIVE, Adds, adds_up, run_one_round, secure, total
 from tests.federation import federate, quick, same, shares
 from vitrail.methods.base import Task
 from vitrail.utils.state import load
@@ -14,7 +14,7 @@ from vitrail.wire.message import Kind, decode
 
 @pytest.fixture(autouse=True)
 def _fast_disk(monkeypatch):
-    """Files are written as ever, but no test here cuts the power."""
+    """Skip fsync, which only matters for a power failure."""
     monkeypatch.setattr("os.fsync", lambda fd: None)
 
 
@@ -37,8 +37,8 @@ def test_scores_in_half_precision_give_the_same_sum(tmp_path):
 
 
 def test_sums_are_exact_and_equal_to_those_without_masks(tmp_path):
-    fed, outcome, _ = play_round(Adds(), tmp_path / "a")
-    plain = play_round(secure(Adds(), 0), tmp_path / "b")
+    fed, outcome, _ = run_one_round(Adds(), tmp_path / "a")
+    plain = run_one_round(secure(Adds(), 0), tmp_path / "b")
     assert adds_up(fed, FIVE)
     assert same(fed.tree(), plain[0].tree())
     assert outcome.metrics == plain[1].metrics
@@ -62,11 +62,11 @@ def test_bytes_of_all_exchanges_are_counted(tmp_path):
     assert len(traffic.replies) == 2 * 3 * 5
 
 
-# -- who vanishes -------------------------------------------------------------------------------------------------------
+# -- dropouts ----------------------------------------------------------------------------------------------------------
 
 
 def expected_outcome(leaves, clients, threshold):
-    """Whose numbers are in the sum, or None for a void round."""
+    """Clients in the sum, or None for a void round."""
     there = [[c for c in clients if leaves.get(c, 9) > exchange] for exchange in range(5)]
     return there[2] if all(len(x) >= threshold for x in there) else None
 
@@ -79,7 +79,7 @@ def test_any_two_of_five_clients_may_drop_out_at_any_exchange(tmp_path):
     for i, when in enumerate(WHEN):
         pair = [(0, 4), (1, 2), (3, 1)][i % 3]
         leaves = {FIVE[k]: at for k, at in zip(pair, when, strict=True)}
-        fed, outcome, _ = play_round(Adds(), tmp_path / str(i), leaves)
+        fed, outcome, _ = run_one_round(Adds(), tmp_path / str(i), leaves)
         remain = expected_outcome(leaves, FIVE, 3)
         assert not outcome.void, leaves
         assert adds_up(fed, remain), leaves
@@ -91,39 +91,41 @@ def test_for_any_dropouts_the_sum_is_right_or_the_round_is_void(tmp_path):
     ends = set()
     for i, when in enumerate(MORE):
         leaves = dict(zip(FIVE, when, strict=True))
-        fed, outcome, _ = play_round(Adds(), tmp_path / str(i), leaves)
+        fed, outcome, _ = run_one_round(Adds(), tmp_path / str(i), leaves)
         remain = expected_outcome(leaves, FIVE, 3)
         assert bool(outcome.void) == (remain is None), leaves
         assert adds_up(fed, remain) if remain else fed.server["closed"] == 0, leaves
         ends.add(outcome.void[2:30])
-    assert len(ends) >= 4  # the patterns reach several ways to end
+    assert len(ends) >= 4  # the patterns lead to several different ends
 
 
 def test_more_than_64_clients_give_the_right_sum(tmp_path):
     many = [f"client-{k}" for k in range(66)]
     method = Adds(Task((1, 8, 8), 0, 3, 66, secagg_threshold=34))
     leaves = {c: [1, 2, 4][k % 3] for k, c in enumerate(many[34:])}
-    fed, outcome, _ = play_round(method, tmp_path, leaves, clients=many)
+    fed, outcome, _ = run_one_round(method, tmp_path, leaves, clients=many)
     assert not outcome.void
     assert adds_up(fed, [c for c in many if leaves.get(c, 9) > 2])
 
 
 def test_the_run_continues_after_a_void_round_and_after_dropouts(tmp_path):
-    fed, outcome, _ = play_round(Adds(), tmp_path, dict.fromkeys(FIVE[:3], 4))  # all trained, nothing could be opened
+    fed, outcome, _ = run_one_round(
+        Adds(), tmp_path, dict.fromkeys(FIVE[:3], 4)
+    )  # all trained, the sum could not be unmasked
     assert "2 clients remain" in outcome.void
-    fed, outcome, heard = play_round(Adds(), tmp_path, {"client-4": 1}, fed=fed)
+    fed, outcome, heard = run_one_round(Adds(), tmp_path, {"client-4": 1}, fed=fed)
     assert not outcome.void
     assert adds_up(fed, FIVE[:4], t=1)
     needed = [c for c, exchange, a in heard if decode(a).header.kind is Kind.NEED_FULL]
-    assert needed == FIVE[:4]  # they hold what the void round left them, and are asked in full
-    fed, outcome, _ = play_round(Adds(), tmp_path, fed=fed)
+    assert needed == FIVE[:4]  # they have the state of the void round, and need the full state
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=2)
 
 
 def test_a_client_that_lost_its_state_is_in_the_sum(tmp_path):
-    fed, *_ = play_round(Adds(), tmp_path)
+    fed, *_ = run_one_round(Adds(), tmp_path)
     (tmp_path / "client-2.safetensors").unlink()
-    fed, _, heard = play_round(Adds(), tmp_path, fed=fed)
+    fed, _, heard = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=1)
     kinds = [decode(a).header.kind for c, exchange, a in heard if (c, exchange) == ("client-2", 2)]
     assert kinds == [Kind.NEED_FULL, Kind.REPLY]
@@ -144,7 +146,7 @@ def test_simulated_dropouts_give_the_right_sum_or_a_void_round(tmp_path):
 
 @pytest.mark.parametrize("after", range(1, 24, 4))
 def test_a_server_killed_anywhere_in_a_round_resumes_to_the_same_bits(tmp_path, after):
-    unbroken, *_ = play_round(Adds(), tmp_path / "a", {"client-1": 2})
+    unbroken, *_ = run_one_round(Adds(), tmp_path / "a", {"client-1": 2})
 
     class Killed(Exception):
         pass
@@ -157,38 +159,38 @@ def test_a_server_killed_anywhere_in_a_round_resumes_to_the_same_bits(tmp_path, 
         return answer
 
     with pytest.raises(Killed):
-        play_round(Adds(), tmp_path / "b", {"client-1": 2}, spoil=kill)
-    again, *_ = play_round(Adds(), tmp_path / "b", {"client-1": 2})
+        run_one_round(Adds(), tmp_path / "b", {"client-1": 2}, spoil=kill)
+    again, *_ = run_one_round(Adds(), tmp_path / "b", {"client-1": 2})
     assert same(again.tree(), unbroken.tree())
 
 
 def test_a_resumed_server_gets_stored_replies_and_no_second_draw(tmp_path, monkeypatch):
-    _, _, first = play_round(Adds(), tmp_path)
+    _, _, first = run_one_round(Adds(), tmp_path)
     monkeypatch.setattr(Adds, "client_round", None)  # a second draw would fail
-    _, outcome, second = play_round(Adds(), tmp_path)
+    _, outcome, second = run_one_round(Adds(), tmp_path)
     assert second == first
     assert not outcome.void
 
 
 def test_a_resumed_server_with_other_clients_gets_no_second_shares(tmp_path):
-    """Under the old masks a second vector would show the difference of two; who answered refuses, the round is void."""
-    play_round(Adds(), tmp_path)
-    fed, outcome, _ = play_round(Adds(), tmp_path, {"client-4": 0})
+    """Two vectors under the same masks would reveal their difference: clients refuse, the round is void."""
+    run_one_round(Adds(), tmp_path)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, {"client-4": 0})
     assert "shared their secrets" in outcome.void
     assert all("replay is refused" in outcome.excluded[c] for c in FIVE[:4])
-    fed, outcome, _ = play_round(Adds(), tmp_path, fed=fed)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=1)
 
 
 def test_a_resumed_run_sends_the_full_state_to_the_same_clients(tmp_path):
-    begun, *_ = play_round(Adds(), tmp_path)
+    begun, *_ = run_one_round(Adds(), tmp_path)
     (tmp_path / "client-2.safetensors").unlink()
-    unbroken, *_ = play_round(Adds(), tmp_path, fed=begun)
-    again, outcome, _ = play_round(Adds(), tmp_path, fed=begun)
+    unbroken, *_ = run_one_round(Adds(), tmp_path, fed=begun)
+    again, outcome, _ = run_one_round(Adds(), tmp_path, fed=begun)
     assert not outcome.excluded
     assert same(again.tree(), unbroken.tree())
 
 
 def test_secrets_of_a_client_are_deleted_at_the_end_of_the_round(tmp_path):
-    play_round(Adds(), tmp_path)
+    run_one_round(Adds(), tmp_path)
     assert load(tmp_path / "client-0.safetensors")["secrets"] == {"stage": 4}

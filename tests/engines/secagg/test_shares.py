@@ -58,7 +58,7 @@ def test_shares_are_values_of_a_polynomial_of_the_right_degree():
 
 
 def test_fewer_shares_are_consistent_with_every_secret():
-    """Given one share of two, for each other secret there is a second share that leads to it."""
+    """Given one share of two, for each other secret a second share exists that gives it."""
     one = split(SOURCE, b"\x07" * 32, 2, (1, 2))[0]
     for other in (bytes(32), b"\x09" * 32, b"\xff" * 32):
         y, s = int.from_bytes(one, "little"), int.from_bytes(other, "little")
@@ -123,7 +123,7 @@ def test_the_key_stream_matches_chacha20_of_another_library():
     assert stream.update(bytes(300)) + stream.update(bytes(700)) == expected
 
 
-# -- whole numbers modulo 2^w -------------------------------------------------------------------------------------------
+# -- integers modulo 2^w ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", range(1, 65))
@@ -160,7 +160,7 @@ KINDS = {
 @pytest.mark.parametrize("clients", [2, 3, 8, 10])
 def test_masked_sums_equal_plain_sums_to_the_bit_also_at_the_limits(clients):
     draw = np.random.default_rng(clients)
-    kinds, tally = integer_formats(KINDS, clients, clients), FixedPointSum(KINDS, clients)
+    kinds, total = integer_formats(KINDS, clients, clients), FixedPointSum(KINDS, clients)
     summed = {name: kind.zeros() for name, kind in kinds.items()}
     for k in range(clients):
         for name, d in KINDS.items():
@@ -168,9 +168,9 @@ def test_masked_sums_equal_plain_sums_to_the_bit_also_at_the_limits(clients):
             values = np.concatenate([[low if k % 2 else d.limit, d.limit, low], draw.uniform(low, d.limit, 3)])
             values = values if d.codec.startswith("float") else np.floor(values)
             part = make_part(name, d.codec, values.astype(np.float64 if d.codec.startswith("float") else np.int64))
-            tally.add([CheckedPart(part, part.array())])
+            total.add([CheckedPart(part, part.array())])
             summed[name] += kinds[name].words(part.array())
-    plain = tally.sums(clients).values
+    plain = total.sums(clients).values
     for name, kind in kinds.items():
         assert kind.total(summed[name], clients).tobytes() == plain[name].tobytes(), name
 

@@ -1,4 +1,4 @@
-"""Signed messages: a run's bits stay the same, and nobody speaks for somebody else."""
+"""Signed messages: the bits of a run do not change, and no client can act for another."""
 
 from dataclasses import replace
 
@@ -20,8 +20,8 @@ from vitrail.utils.keys import SIGNATURE, Key
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode, encode
 
-PLAIN = Adds(Task((1, 8, 8), 0, 3, 5))  # no secure sums
-SERVER, STRANGER = Key(b"server's secret".ljust(32)), Key(b"somebody else's".ljust(32))
+PLAIN = Adds(Task((1, 8, 8), 0, 3, 5))  # no secure aggregation
+SERVER, STRANGER = Key(b"server's secret".ljust(32)), Key(b"another party's k".ljust(32))
 
 
 def key_of(client):
@@ -29,11 +29,11 @@ def key_of(client):
 
 
 class Sites:
-    """Clients behind signatures, and hooks where a test spoils what travels."""
+    """Clients behind signatures, and hooks with which a test changes messages."""
 
     def __init__(self, method, folder, clients, down=lambda c, t, b: b, up=lambda c, t, b: b, server=SERVER.public):
         folder.mkdir(parents=True, exist_ok=True)
-        self.crew = SimulatedClients(method, RUN, Rng((5,)), shares(len(clients), each=2), folder / "clients")
+        self.simulated = SimulatedClients(method, RUN, Rng((5,)), shares(len(clients), each=2), folder / "clients")
         self.down, self.up, self.pinned = down, up, server
         self.names = ClientKeys()
         for client in clients:
@@ -48,7 +48,7 @@ class Sites:
 
     def answer(self, client, carried):
         node, request = SignedSession(client, key_of(client), self.pinned), carried[:-SIGNATURE]
-        one = self.crew.client(client, digits().train)
+        one = self.simulated.client(client, digits().train)
         try:
             reply = one.answer(node.verify(carried, self.told))
         except VitrailError as e:
@@ -104,7 +104,7 @@ def test_signatures_change_no_bit_and_add_64_bytes_per_message(tmp_path, method,
 
 
 def test_a_reply_in_the_name_of_another_client_is_excluded(tmp_path):
-    """client-1's bytes are replaced by an answer that somebody else signed."""
+    """client-1's bytes are replaced by a reply with another party's signature."""
     method = PLAIN
 
     def forged(client, t, carried):
@@ -120,7 +120,7 @@ def test_a_reply_in_the_name_of_another_client_is_excluded(tmp_path):
 
 
 def test_a_reply_changed_in_transit_is_excluded(tmp_path):
-    """Run, round, sender, kind, numbers and signature: all are covered, also where the checksum was made to match."""
+    """The signature covers run, round, sender, kind and values, also if the checksum is valid."""
     method = PLAIN
 
     def rewritten(change):
@@ -153,7 +153,7 @@ def test_a_reply_changed_in_transit_is_excluded(tmp_path):
 
 
 def test_a_reply_to_another_request_is_excluded(tmp_path):
-    """client-2's own, rightly signed answer of round 0 comes again in round 1."""
+    """The signed reply of client-2 to round 0 is replayed in round 1."""
     method, first = PLAIN, {}
 
     def replayed(client, t, carried):
@@ -196,7 +196,7 @@ def test_a_request_that_is_changed_or_for_another_client_is_refused(tmp_path):
 
 
 def test_terms_changed_in_transit_are_refused(tmp_path):
-    """What a request is about travels beside it; the signature covers both."""
+    """The signature covers the request and the terms it is sent with."""
     sites = Sites(PLAIN, tmp_path, FIVE)
     sites.told = "the terms of this run, without noise"
     start = Federation(0, PLAIN.server_init(Rng((5,))))

@@ -1,4 +1,4 @@
-"""A node by itself: what it says, keeps and refuses."""
+"""A single node: descriptions, stored files and refusals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_part_of_a_partition_equals_that_of_the_simulated_client(plan, tmp_pat
     assert (described.shape, described.classes) == (plan.data.shape, plan.data.classes)
     held = ours.client(spec_of(plan)).images()
     assert held.digest() == plan.partition.client(plan.data, 1).digest()
-    again = ours.client(spec_of(plan)).images()  # from what was laid out
+    again = ours.client(spec_of(plan)).images()  # from the stored copy
     assert again.digest() == held.digest()
 
 
@@ -132,7 +132,7 @@ def test_private_files_are_protected_and_the_model_is_readable(plan, tmp_path):
     model = place / "models" / f"{terms.id}.safetensors"
     assert model.read_bytes() == made
     assert model.stat().st_mode & 0o044
-    assert not (place / "runs" / terms.id / "pictures").exists()  # nothing of them stays beyond the run
+    assert not (place / "runs" / terms.id / "pictures").exists()  # deleted at the end of the run
 
 
 def test_the_ledger_is_checked_against_the_signed_number_of_answers(plan, tmp_path):
@@ -186,7 +186,7 @@ def test_a_node_stores_no_model_of_a_run_that_it_has_not_answered(plan, tmp_path
     made = model_of(plan, tmp_path / "made.safetensors")
     with pytest.raises(VitrailError, match="has not answered"):
         ours.keep(terms, made)
-    ours.client(terms)  # asked, but it gave no answer
+    ours.client(terms)  # requested, but not answered
     with pytest.raises(VitrailError, match="has not answered"):
         ours.keep(terms, made)
     assert not (tmp_path / "node" / "models").exists()
@@ -218,7 +218,7 @@ def padded(path, raw):
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "says"),
+    ("spoilt", "expected"),
     [
         (lambda plan, path: bytes(10_000), "damaged or not a vitrail file"),
         (lambda plan, path: model_of(plan, path, width=2.0), "the model has width = 2.0, the run has 1.0"),
@@ -227,9 +227,9 @@ def padded(path, raw):
         (lambda plan, path: padded(path, model_of(plan, path)), "but its network has"),
     ],
 )
-def test_a_node_stores_only_a_model_of_the_network_of_the_run(plan, tmp_path, spoilt, says):
+def test_a_node_stores_only_a_model_of_the_network_of_the_run(plan, tmp_path, spoilt, expected):
     ours, _ = answered(plan, tmp_path)
-    with pytest.raises(VitrailError, match=says):
+    with pytest.raises(VitrailError, match=expected):
         ours.keep(spec_of(plan), spoilt(plan, tmp_path / "bad.safetensors"))
     assert not (tmp_path / "node" / "models").exists()
 
@@ -252,7 +252,7 @@ def test_the_owner_of_a_node_may_choose_its_discriminator(tmp_path):
 
 
 def test_two_processes_that_answer_one_request_return_the_same_reply(tmp_path):
-    """Flower may give up a process that is only slow, and the server asks again: that is no second draw of the noise."""
+    """Flower may give up a slow process and repeat the request: noise must not be drawn twice."""
     settings = {
         **QUICK["moments"],
         "privacy": "moments",
@@ -306,7 +306,7 @@ def images(folder: Path, label: str, n: int = 20) -> Path:
 
 
 def unread(path: Path) -> None:
-    """Make an image undecodable, with its size and times as they were."""
+    """Make an image undecodable, with its size and times unchanged."""
     was = path.stat()
     path.write_bytes(b"x" * was.st_size)
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
@@ -316,26 +316,26 @@ def unread(path: Path) -> None:
     "demand", [{"max-epsilon": 1.0}, {"accept": "moments"}, {"require-secure": True}, {"budget": 2.0}]
 )
 def test_a_policy_is_checked_before_an_image_is_decoded(plan, tmp_path, demand):
-    folder = images(tmp_path / "pictures", "normal")
+    folder = images(tmp_path / "images", "normal")
     unread(folder / "normal" / "3.png")
     place = {"data": f"folder:{folder}", "home": str(tmp_path / "home")}
-    offer = RunSpec(spec_of(plan).settings)  # as a server sends it before it knows the nodes
+    offer = RunSpec(spec_of(plan).settings)  # before the nodes are known
     with pytest.raises(VitrailError, match="its owner's policy refuses this run") as refused:
         node(tmp_path, **place, **demand).describe(offer)
     assert refused.value.public == "refused by the node's policy"
     assert not (tmp_path / "node" / "images.json").exists()
     with pytest.raises(VitrailError, match="cannot be read"):
-        node(tmp_path, **place).describe(offer)  # without a policy the images are looked at
+        node(tmp_path, **place).describe(offer)  # without a policy the images are read
 
 
 def test_images_are_decoded_once_until_a_file_changes(plan, tmp_path):
-    folder, terms = images(tmp_path / "pictures", "normal"), spec_of(plan)
+    folder, terms = images(tmp_path / "images", "normal"), spec_of(plan)
     ours = node(tmp_path, data=f"folder:{folder}")
     first = ours.describe(terms)
     assert (first.shape, first.classes) == ((1, 8, 8), ("normal",))
     unread(folder / "normal" / "3.png")
     assert ours.describe(terms) == first
-    for size in (16, 32, None):  # another run's settings: what is stored tells this, too
+    for size in (16, 32, None):  # settings of other runs need no decoding
         other = ours.describe(replace(terms, settings={**terms.settings, "size": size, "labels": "ignore"}))
         assert (other.shape, other.classes) == ((1, size or 32, size or 32), ())
     assert (tmp_path / "node" / "images.json").stat().st_mode & 0o077 == 0
@@ -350,7 +350,7 @@ def test_images_are_decoded_once_until_a_file_changes(plan, tmp_path):
 
 @pytest.mark.parametrize("name", [*METHODS, *PRIVATE, "moments, auto"])
 def test_an_offer_of_any_method_is_checked_without_images(name, tmp_path):
-    """A policy that accepts it gets as far as the images, of which there are none; nothing fails before."""
+    """A policy that accepts the run is followed by reading images, which fails here; nothing fails before."""
     method, private = PRIVATE.get(name, (name.partition(",")[0], {}))
     settings = {
         **QUICK[method],
@@ -391,14 +391,14 @@ def test_a_node_with_a_budget_answers_only_what_its_own_noise_protects(method, s
 
 
 def test_a_refusal_contains_no_number_and_no_name(plan, tmp_path, capfd):
-    """Another run has spent most of the budget; how much, and of what, is its owner's affair."""
+    """Another run has spent most of the budget; amount and name stay with the owner."""
     home = {"home": str(tmp_path / "home"), "budget": 3.0, "budget-name": "scans of ward 7"}
     settings = {**QUICK["moments"], "epsilon": 2.9, "noise_source": "os", "data": "digits", "size": 8, "clients": 3}
     moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
     terms, ours = spec_of(moments), node(tmp_path, **SHARE, **home)
     request = encode(Message(Header(Kind.REQUEST, moments.id, 0, "server")))
     assert decode(ours.client(terms).answer(request)).header.kind is Kind.REPLY
-    ours.describe(terms)  # the run that spent it goes on
+    ours.describe(terms)  # the run that spent it may continue
     later = replace(terms, id="11" * 16)
     for asked in (lambda: ours.describe(replace(later, id="")), lambda: ours.client(later)):
         with pytest.raises(VitrailError) as refused:
@@ -453,8 +453,8 @@ def test_the_log_of_refusals_is_bounded_and_safe_to_print(tmp_path, capfd):
 
 
 def test_a_node_that_lacks_a_label_may_list_all(plan, tmp_path):
-    images(tmp_path / "pictures", "pneumonia")
-    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}", classes="normal, pneumonia")
+    images(tmp_path / "images", "pneumonia")
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}", classes="normal, pneumonia")
     described = ours.describe(spec_of(plan))
     assert described.classes == ("normal", "pneumonia")
     terms = replace(spec_of(plan), classes=described.classes)
@@ -463,7 +463,7 @@ def test_a_node_that_lacks_a_label_may_list_all(plan, tmp_path):
     assert set(labels.tolist()) == {1}
 
 
-def folder_of_pictures(root: Path, n: int = 20) -> Path:
+def folder_of_images(root: Path, n: int = 20) -> Path:
     root.mkdir(parents=True)
     for i in range(n):
         Image.fromarray(np.full((8, 8), i, np.uint8)).save(root / f"{i}.png")
@@ -471,8 +471,8 @@ def folder_of_pictures(root: Path, n: int = 20) -> Path:
 
 
 def test_a_node_trains_on_all_its_images(plan, tmp_path):
-    folder_of_pictures(tmp_path / "pictures" / "ill")
-    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
+    folder_of_images(tmp_path / "images" / "ill")
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}")
     held = ours.client(replace(spec_of(plan), classes=("ill",))).images()
     assert plan.settings.test_fraction > 0
     assert sorted(held.pixels[:, 0, 0, 0].tolist()) == list(range(20))
@@ -480,25 +480,25 @@ def test_a_node_trains_on_all_its_images(plan, tmp_path):
 
 def test_a_node_does_not_train_on_a_separate_test_folder(plan, tmp_path):
     for part in ("train", "test"):
-        folder_of_pictures(tmp_path / "pictures" / part / "ill", 20 if part == "train" else 4)
-    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
+        folder_of_images(tmp_path / "images" / part / "ill", 20 if part == "train" else 4)
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}")
     assert len(ours.client(replace(spec_of(plan), classes=("ill",))).images()) == 20
 
 
 @pytest.mark.parametrize(("label", "mode"), [("ill", "RGB"), ("new", "L")])
 def test_a_node_whose_images_differ_from_its_description_refuses(plan, tmp_path, label, mode):
-    folder_of_pictures(tmp_path / "pictures" / "ill")
-    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
+    folder_of_images(tmp_path / "images" / "ill")
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}")
     described = ours.describe(spec_of(plan))
     terms = replace(spec_of(plan), shape=described.shape, classes=described.classes)
-    (tmp_path / "pictures" / label).mkdir(exist_ok=True)
-    Image.new(mode, (8, 8)).save(tmp_path / "pictures" / label / "new.png")
+    (tmp_path / "images" / label).mkdir(exist_ok=True)
+    Image.new(mode, (8, 8)).save(tmp_path / "images" / label / "new.png")
     with pytest.raises(VitrailError, match="differ from its description"):
         ours.client(terms).images()
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "expected"),
     [
         ({"name": ""}, "lacks name"),
         ({"bugdet": 3}, "bugdet is not a key of a node config; did you mean budget"),
@@ -508,8 +508,8 @@ def test_a_node_whose_images_differ_from_its_description_refuses(plan, tmp_path,
         ({"budget": "inf"}, "must be a number above 0"),
     ],
 )
-def test_an_invalid_node_config_is_refused_with_the_reason(tmp_path, given, says):
-    with pytest.raises(VitrailError, match=says):
+def test_an_invalid_node_config_is_refused_with_the_reason(tmp_path, given, expected):
+    with pytest.raises(VitrailError, match=expected):
         node(tmp_path, **given)
 
 

@@ -1,4 +1,4 @@
-"""Real processes over loopback: a SuperLink, four SuperNodes, and whatever may happen to them."""
+"""Real processes over loopback: a SuperLink, four SuperNodes, with kills and lies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 @pytest.fixture(scope="module")
 def patience() -> float:
-    """Seconds that a node has to answer: many times what a process takes to start here and now."""
+    """Timeout of a node: many times the start time of a process."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     return max(20.0, 10 * (time.monotonic() - began))
@@ -52,7 +52,7 @@ def words(method: str) -> str:
 
 
 def reference(out: Path, tmp: Path) -> Federation:
-    """The same run by the embedded engine: the same settings, shares and, round by round, the same participation."""
+    """The same run on the embedded engine, with the same participants in each round."""
     place = RunDir(out)
     settings, facts = config.resolve(str(place.settings), {}), json.loads(place.nodes.read_text())
     plan = deployment_plan(settings, facts)
@@ -83,7 +83,7 @@ def server_of(out: Path) -> state.State:
 
 
 def models(there: Deployment, out: Path) -> list[bytes | None]:
-    """The model as each node has it."""
+    """Return the model that each node has."""
     run = json.loads((out / "nodes.json").read_text())["id"]
     places = [there.root / f"node-{k}" / "models" / f"{run}.safetensors" for k in range(NODES)]
     return [p.read_bytes() if p.exists() else None for p in places]
@@ -105,7 +105,7 @@ def test_a_killed_and_a_lying_node_do_not_change_the_bits_of_the_others(there: D
     for row, kind in zip(rows, kinds, strict=True):
         assert kind in row["excluded"][liar] or "did not answer" in row["excluded"][liar]
     assert killed in rows[2]["excluded"]
-    assert killed not in rows[-1]["excluded"]  # it is back as soon as its process is
+    assert killed not in rows[-1]["excluded"]  # it is back with its process
     assert same(server_of(out), reference(out, tmp_path / "clients").server)
     model = RunDir(out).model.read_bytes()
     assert models(there, out) == [model] * NODES

@@ -1,4 +1,4 @@
-"""Nodes of a deployment over a Grid in memory: signed, with secure sums, the bits are those of the embedded engine."""
+"""Nodes of a deployment over a Grid in memory: with signatures and secure aggregation, the bits are those of the embedded engine."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TINY = {"size": 8, "test_fraction": 0.9, "clients": 3, "rounds": 2, "out": "-", 
 
 @pytest.fixture(autouse=True)
 def _within_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("run_id", "node_id", "task_id"):  # Flower makes messages within a task only
+    for name in ("run_id", "node_id", "task_id"):  # Flower creates messages only within a task
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
 
 
 def plan_for(method: str, **settings) -> Plan:
-    """A run over three nodes that hold digits."""
+    """A run over three nodes with digits."""
     given = {**QUICK[method], **TINY, **settings, "engine": "flower", "data": "nodes", "timeout": 5}
     facts = {"names": NAMES, "shape": (1, 8, 8), "classes": tuple("0123456789"), "nonce": "00" * 16}
     return deployment_plan(config.resolve(method, given), facts)
@@ -62,7 +62,7 @@ def engine_for(plan: Plan, nodes: list[Node]) -> tuple[FlowerEngine, InMemory]:
     return FlowerEngine(grid, roster, plan.method), grid
 
 
-def played(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
+def run_all(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
     rng = Rng((plan.settings.seed,))
     fed, outcomes = Federation(0, plan.method.server_init(rng.child("server", "init"))), []
     while fed.round < plan.settings.rounds:
@@ -79,7 +79,7 @@ def embedded(plan: Plan, folder: Path) -> tuple[Federation, list[RoundResult]]:
     with SimulationEngine(
         SimulatedClients(plan.method, plan.id, Rng((plan.settings.seed,)), holds, folder), whole.data.train
     ) as engine:
-        return played(plan, engine)
+        return run_all(plan, engine)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def embedded(plan: Plan, folder: Path) -> tuple[Federation, list[RoundResult]]:
 def test_signed_nodes_give_the_bits_of_the_embedded_engine(method, settings, exchanges, tmp_path):
     plan = plan_for(method, **settings)
     engine, _ = engine_for(plan, [node(tmp_path, k) for k in range(3)])
-    fed, outcomes = played(plan, engine)
+    fed, outcomes = run_all(plan, engine)
     plain, others = embedded(plan, tmp_path / "embedded")
     assert same(fed.tree(), plain.tree())
     for a, b in zip(outcomes, others, strict=True):
@@ -112,13 +112,13 @@ def test_nodes_with_peer_keys_refuse_a_client_with_another_key(tmp_path):
         (peers / f"{name}.pub").write_text(load_or_create_key(tmp_path / name / "node.key").public.hex())
     (peers / "client-2.pub").write_text(SERVER.public.hex())
     nodes = [node(tmp_path, k, **{"peer-keys": str(peers)}) for k in range(3)]
-    _, outcomes = played(plan, engine_for(plan, nodes)[0])
+    _, outcomes = run_all(plan, engine_for(plan, nodes)[0])
     assert all("'client-2' presents the key" in outcomes[0].excluded[c] for c in NAMES[:2])
     assert "shared their secrets" in outcomes[0].void
 
     (peers / "client-2.pub").write_text(load_or_create_key(tmp_path / "client-2" / "node.key").public.hex())
     plan = plan_for("prism", secagg_threshold=2, coding="packed", seed=4)
-    _, outcomes = played(plan, engine_for(plan, nodes)[0])
+    _, outcomes = run_all(plan, engine_for(plan, nodes)[0])
     assert outcomes[0].replied == NAMES
     assert not outcomes[0].void
 
@@ -130,7 +130,7 @@ def test_refusing_nodes_are_excluded_and_their_reasons_stay_private(tmp_path):
         node(tmp_path, 1, **{"max-epsilon": 9.8}),
         node(tmp_path, 2, **{"require-secure": True}),
     ]
-    fed, outcomes = played(plan, engine_for(plan, nodes)[0])
+    fed, outcomes = run_all(plan, engine_for(plan, nodes)[0])
     assert fed.round == 2
     assert outcomes[0].replied == ["client-0"]
     assert outcomes[0].excluded == dict.fromkeys(NAMES[1:], "refused by the node's policy")
@@ -144,22 +144,22 @@ def test_refusing_nodes_are_excluded_and_their_reasons_stay_private(tmp_path):
 
 
 def test_a_node_that_takes_the_name_of_another_is_excluded(tmp_path):
-    """Somebody registers a node of the same name: its key is not the one that the run began with."""
+    """A second node of the same name has another key than the run started with."""
     plan = plan_for("prism")
     engine, grid = engine_for(plan, [node(tmp_path, k) for k in range(3)])
     assert engine.roster.signing is not None
     (tmp_path / NAMES[2] / "node.key").unlink()
     load_or_create_key(tmp_path / NAMES[2] / "node.key")
-    _, outcomes = played(plan, engine)
+    _, outcomes = run_all(plan, engine)
     assert "not signed for this request by its key" in outcomes[0].excluded["client-2"]
-    grid.nodes[12] = grid.nodes.pop(9)  # and under another number it is not taken in
+    grid.nodes[12] = grid.nodes.pop(9)  # and it is refused under another id
     engine.roster.updated = 0.0
     engine.roster.update()
     assert any("was its key before" in why for why in engine.roster.problems())
 
 
 def test_terms_changed_in_transit_to_less_privacy_are_refused(tmp_path):
-    """Whoever carries messages rewrites what the run is: nodes that know their server see it."""
+    """Terms changed in transit are detected by nodes that know their server's key."""
     plan = plan_for("prism", privacy="moments", epsilon=9.8)
     engine, _ = engine_for(plan, [node(tmp_path, k) for k in range(3)])
     terms = engine.roster.spec
@@ -167,14 +167,14 @@ def test_terms_changed_in_transit_to_less_privacy_are_refused(tmp_path):
     engine.roster.signing.terms = terms.text  # what the server signs
     less = {k: v for k, v in terms.settings.items() if k not in ("privacy", "epsilon")}
     engine.roster.spec = replace(terms, settings=less)  # what arrives
-    _, outcomes = played(plan, engine)
+    _, outcomes = run_all(plan, engine)
     assert not outcomes[0].replied
     assert all("not signed by the server" in why for why in outcomes[0].excluded.values())
     assert not any((tmp_path / name / "runs").exists() for name in NAMES)
 
 
 class Rewriting(InMemory):
-    """Whoever carries descriptions changes them: `asked` on the way to a node, `said` on the way back."""
+    """Changes requests for descriptions (`asked`) and descriptions (`said`) in transit."""
 
     def __init__(self, nodes, asked=lambda node, text: text, said=lambda node, record: record):
         super().__init__(nodes)
@@ -193,7 +193,7 @@ class Rewriting(InMemory):
 
 
 def looked(grid: InMemory, terms: RunSpec) -> Roster:
-    """A roster that has heard every node once."""
+    """A roster with the descriptions of all nodes."""
     signing = SigningServer(SERVER, ClientKeys())
     roster = Roster(grid, terms, 5.0, signing=signing)
     signing.terms = roster.spec_text
@@ -202,7 +202,7 @@ def looked(grid: InMemory, terms: RunSpec) -> Roster:
 
 
 def test_a_description_of_an_earlier_request_is_refused(tmp_path):
-    """The same server, terms and nodes: what a node signed for one request is no answer to the next."""
+    """The same server, terms and nodes: the reply to one request is refused for the next."""
     terms, nodes, heard = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(2)}, {}
 
     def recorded(number, record):
@@ -219,7 +219,7 @@ def test_each_request_for_a_description_has_its_own_nonce(tmp_path):
     terms, nodes = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(3)}
     heard = []
 
-    def crossed(number, record):  # each node's description arrives as the answer of the node before
+    def crossed(number, record):  # each description arrives as that of the next node
         heard.append(record)
         return heard[-2] if len(heard) > 1 else record
 
@@ -231,7 +231,7 @@ def test_each_request_for_a_description_has_its_own_nonce(tmp_path):
 
 
 def test_a_description_for_other_terms_is_refused(tmp_path):
-    """A node without server-key answers to terms that were changed on the way; the server sees that they were."""
+    """A node without server-key answers changed terms; the server detects the change."""
     terms, nodes = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k, **{"server-key": ""}) for k in range(2)}
 
     def changed(number, text):
@@ -251,7 +251,7 @@ def test_a_request_for_a_description_without_a_nonce_is_refused(tmp_path):
 
 
 def test_errors_in_a_node_config_are_not_sent_to_the_server(tmp_path, capfd):
-    """A mistyped policy is a policy, too."""
+    """A misspelled policy also reveals the owner's policy."""
     wrong = {"name": "a", "data": "digits", "folder": str(tmp_path), "accept": "momnets", "max-epsilon": 3.14}
     for kind in (DESCRIBE, TRAIN, KEEP):
         asked = Message(pack("{}", bytes(NONCE + SIGNATURE)), 1, kind)

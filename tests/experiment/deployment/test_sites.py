@@ -1,4 +1,4 @@
-"""Who may connect to a SuperLink with TLS and SuperNode authentication on: real processes on loopback."""
+"""Connections to a SuperLink with TLS and SuperNode authentication: real processes on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node's owner decides holds on real processes: whose requests, which mechanism, whose code."""
+"""The owner's decisions on real processes: server, mechanism, and code."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ pytestmark = pytest.mark.sites
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
-    """north meets the terms, south's owner asks for more, west's named another server, east's trusts signed apps alone."""
+    """north accepts, south requires more, west names another server, east trusts only signed apps."""
     folder = tmp_path_factory.mktemp("owners")
     keys = folder / "keys"
     owners = {
@@ -139,7 +139,7 @@ def test_no_secret_is_in_a_log_or_in_the_superlink_database(sites: Sites):
 
 
 def test_shipped_code_never_runs_on_a_vitrail_supernode(sites: Sites):
-    """Nor where only signed apps are trusted: but there ours does not, either."""
+    """A node that trusts only signed apps runs no shipped code, and not ours."""
     app = sites.root.parent / "foreign"
     for name, text in FOREIGN.items():
         (app / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A SuperNode that runs no shipped code: what it starts, and what it will not; test_sites_owners.py sees it at work."""
+"""A SuperNode that runs no shipped code; test_sites_owners.py runs it as a process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_kind_of_task_has_a_command_and_only_one_is_allowed(monkeypatch, t
         assert "answers only runs of vitrail" in done.stderr
 
 
-@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
 def test_a_folder_of_commands_writable_by_others_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
     supernode.commands().chmod(0o777)
@@ -52,7 +52,7 @@ def test_a_folder_of_commands_writable_by_others_is_refused(monkeypatch, tmp_pat
 def test_the_client_app_is_always_that_of_this_installation(monkeypatch):
     started = []
     for name in supernode._REPLACED:
-        monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))  # put back at the end
+        monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))  # restored at the end
     command = importlib.import_module("flwr.supernode.cli.flwr_clientapp")
     monkeypatch.setattr(command, "flwr_clientapp", lambda: started.append(True))
     supernode.main("flwr-clientapp")

@@ -22,7 +22,7 @@ from vitrail.experiment.runner import Engine, engine_for, train
 from vitrail.methods import METHODS
 from vitrail.utils.rng import Rng
 
-pytestmark = pytest.mark.sites  # it starts all of Flower, and Ray
+pytestmark = pytest.mark.sites  # starts Flower and Ray
 
 CLIENTS, ROUNDS = 3, 2
 TINY = {
@@ -47,7 +47,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory):
-    """Ray is started once; all methods are played one after another over one Grid. The path stays as it was."""
+    """Start Ray once for all methods; PYTHONPATH is restored."""
     before = dict(os.environ)
     with virtual_nodes(str(tmp_path_factory.mktemp("laid")), CLIENTS, 2) as nodes:
         yield nodes
@@ -55,8 +55,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory):
     assert os.environ.get("PYTHONPATH") == before.get("PYTHONPATH")
 
 
-def played(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
-    """All rounds, as a run plays them, without what it draws and writes."""
+def run_all(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
+    """Run all rounds, without evaluation and files."""
     s, method, rng = plan.settings, plan.method, Rng((plan.settings.seed,))
     held = plan.data.train.take(plan.partition.server)
     fed = Federation(0, method.server_init(rng.child("server", "init"), held))
@@ -76,8 +76,8 @@ def played(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
 def test_a_method_gives_the_same_bits_and_bytes_as_embedded(name, settings, nodes: VirtualNodes, tmp_path: Path):
     plans = [prepare(config.resolve(name, {**TINY, **settings, "out": str(tmp_path / e), "workers": 1})) for e in "ab"]
     with engine_for(plans[0]) as embedded:
-        fed, outcomes = played(plans[0], embedded)
-    other, others = played(plans[1], nodes.engine(plans[1]))
+        fed, outcomes = run_all(plans[0], embedded)
+    other, others = run_all(plans[1], nodes.engine(plans[1]))
     assert same(fed.tree(), other.tree())
     for a, b in zip(outcomes, others, strict=True):
         assert (a.up, a.down, a.excluded, a.metrics) == (b.up, b.down, b.excluded, b.metrics)
@@ -94,7 +94,7 @@ def test_all_sockets_are_on_loopback(nodes: VirtualNodes):
 
 
 class StopsAfter:
-    """Somebody who looks on and loses patience."""
+    """A callback that interrupts the run."""
 
     def __init__(self, rounds: int) -> None:
         self.left = rounds

@@ -145,8 +145,8 @@ def _share(me: SecAggClient, message: Message, secrets: State, source: Source) -
         if j != i:
             key = primitives.agree(secrets["letters"], keys[j].letters, secagg.letter(group, i, j))
             letters.append(primitives.seal(key, seeds[j] + masks[j]))
-    held = _join_by_name({me.name: seeds[i] + masks[i]})
-    return {**secrets, "names": names, "keys": raw, "held": held}, (bytes_part(LETTERS, b"".join(letters)),)
+    received = _join_by_name({me.name: seeds[i] + masks[i]})
+    return {**secrets, "names": names, "keys": raw, "held": received}, (bytes_part(LETTERS, b"".join(letters)),)
 
 
 def read_letters(me: SecAggClient, message: Message, secrets: State) -> State:
@@ -164,14 +164,14 @@ def read_letters(me: SecAggClient, message: Message, secrets: State) -> State:
     if len(senders) + 1 < group.threshold:
         raise Malformed(f"letters of {len(senders)} clients; at least {group.threshold - 1} are needed")
     raw = read_bytes(message, LETTERS, secagg.LETTER * len(senders))
-    held = _split_by_name(secrets["held"])
+    received = _split_by_name(secrets["held"])
     for at, j in enumerate(senders):
         key = primitives.agree(secrets["letters"], _keys_of(secrets, j).letters, secagg.letter(group, j, i))
         try:
-            held[names[j]] = primitives.unseal(key, raw[secagg.LETTER * at : secagg.LETTER * (at + 1)])
+            received[names[j]] = primitives.unseal(key, raw[secagg.LETTER * at : secagg.LETTER * (at + 1)])
         except Malformed as e:
             raise Malformed(f"the letter from {names[j]!r} is refused: {e}") from None
-    return {**secrets, "held": _join_by_name(held)}
+    return {**secrets, "held": _join_by_name(received)}
 
 
 def _mask(me: SecAggClient, secrets: State, parts: tuple[Part, ...]) -> Step:
@@ -199,24 +199,24 @@ def _mask(me: SecAggClient, secrets: State, parts: tuple[Part, ...]) -> Step:
 
 def _confirm(me: SecAggClient, message: Message, secrets: State) -> Step:
     """Exchange 3: sign the list of clients whose masked replies arrived."""
-    names, held = secrets["names"], set(secrets["held"]["of"])
+    names, received = secrets["names"], set(secrets["held"]["of"])
     bits = read_bits(message, ALIVE, len(names))
     alive = {name for name, arrived in zip(names, bits, strict=True) if arrived}
     if me.name not in alive:
         raise Malformed("this client's masked reply was sent, so its mask key stays secret")
-    if len(alive) < me.task.secagg_threshold or not alive <= held:
+    if len(alive) < me.task.secagg_threshold or not alive <= received:
         raise Malformed(
-            f"the masked replies of {len(alive)} clients arrived, {len(alive & held)} of which shared their secrets; "
+            f"the masked replies of {len(alive)} clients arrived, {len(alive & received)} of which shared their secrets; "
             f"no share is sent for fewer than {me.task.secagg_threshold}, or for clients that shared none"
         )
     signature = me.signing_key(secrets).sign(*secagg.view(me.group(names), secrets["keys"], bits))
-    kept = {name: secrets[name] for name in ("names", "keys", "held")}
-    return {**kept, "alive": bytes(bits)}, (bytes_part(SIGNATURES, signature),)
+    needed = {name: secrets[name] for name in ("names", "keys", "held")}
+    return {**needed, "alive": bytes(bits)}, (bytes_part(SIGNATURES, signature),)
 
 
 def _open(me: SecAggClient, message: Message, secrets: State) -> Step:
     """Exchange 4: check that enough clients signed the same list, then send one share of each client."""
-    names, alive, held = secrets["names"], secrets["alive"], _split_by_name(secrets["held"])
+    names, alive, received = secrets["names"], secrets["alive"], _split_by_name(secrets["held"])
     signers = [j for j, signed in enumerate(read_bits(message, FROM, len(names))) if signed]
     raw = read_bytes(message, SIGNATURES, SIGNATURE * len(signers))
     if len(signers) < me.task.secagg_threshold or not all(alive[j] for j in signers):
@@ -227,8 +227,8 @@ def _open(me: SecAggClient, message: Message, secrets: State) -> Step:
     for at, j in enumerate(signers):
         if not signed_by(_keys_of(secrets, j).signer, raw[SIGNATURE * at : SIGNATURE * (at + 1)], *view):
             raise Malformed(f"{names[j]!r} did not sign the list that this client was sent: no share is sent")
-    opened = b"".join(held[p][:SHARE] if alive[j] else held[p][SHARE:] for j, p in enumerate(names) if p in held)
-    return {}, (bytes_part(OPENED, opened),)
+    sent = b"".join(received[p][:SHARE] if alive[j] else received[p][SHARE:] for j, p in enumerate(names) if p in received)
+    return {}, (bytes_part(OPENED, sent),)
 
 
 def _keys_of(secrets: State, j: int) -> AdvertisedKeys:

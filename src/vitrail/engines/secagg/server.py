@@ -108,9 +108,9 @@ def secure_sums(
     signatures = exchanges.confirm(group, alive)
     if failure := too_few(signatures, "confirmed whose replies arrived"):
         return failure
-    opened = exchanges.open(group, signatures)
+    shares = exchanges.open(group, signatures)
     try:
-        for key, sign in remaining_masks(group, set(exchanges.letters), set(alive), exchanges.keys, opened):
+        for key, sign in remaining_masks(group, set(exchanges.letters), set(alive), exchanges.keys, shares):
             secagg.add_mask(total, key, sign)
         return Sums({name: part.total(total[name], len(alive)) for name, part in formats.items()}, len(alive))
     except Exception as e:

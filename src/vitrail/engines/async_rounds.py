@@ -32,7 +32,7 @@ def run_async_rounds(
     run: bytes,
     select: Callable[[int], Sequence[str]],
     until: int,
-    ask: Ask,
+    send: Ask,
     rng: Rng,
     journal: Journal,
     *,
@@ -47,7 +47,7 @@ def run_async_rounds(
     rounds = _AsyncRounds(
         method, fed, run, select, min(until, method.num_async_rounds), rng, journal, quorum, on_progress, on_start
     )
-    for client, answer in ask(rounds.requests()):
+    for client, answer in send(rounds.requests()):
         rounds.receive(client, answer)
         yield from rounds.finished()
     yield from rounds.finished()

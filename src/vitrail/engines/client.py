@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from vitrail.data.dataset import Images
 from vitrail.engines.client_messages import encode_parts, reason_part
 from vitrail.engines.client_store import ClientStore, answers_in
+from vitrail.engines.owner_limits import OwnerLimits
 from vitrail.methods.base import Method, ServerMessage
 from vitrail.privacy.budget import Budget
-from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import operating_system, seeded
-from vitrail.privacy.policy import PUBLIC, Policy
+from vitrail.privacy.policy import Policy
 from vitrail.utils.errors import Malformed, Refused, VitrailError
 from vitrail.utils.keys import Key
 from vitrail.utils.paths import data_home
@@ -79,6 +79,11 @@ class Client:
     def store(self) -> ClientStore:
         """The private file."""
         return ClientStore(self.folder, self.name, self.run)
+
+    @property
+    def limits(self) -> OwnerLimits:
+        """The owner's limits."""
+        return OwnerLimits(self.policy, self.budget)
 
     @property
     def path(self) -> Path:
@@ -215,31 +220,16 @@ class Client:
         Raises:
             Refused: The owner's policy or budget allows no further answer.
         """
-        given = tree.get("given", 0) - again  # answers computed from images; a server may request more than planned
-        if self.policy is not None:
-            self.policy.check(self.method, given)
-        mechanism = self._counted()
-        once = mechanism is not None and mechanism.once
-        repeats = tree["trained"] and once
-        if once and tree.get("failed") and not repeats:
-            raise Refused("its one release of this run failed; a second would draw new noise", PUBLIC)
         request = digest(self.run, self.name, mark["asked"]).hex()
-        spends = self.budget is not None and not repeats and not again and not self.budget.has(request)
-        if self.budget and spends:
-            self.budget.check(mechanism)
+        spends = self.limits.check(self.method, tree, request, again)
         data = self._images()
-        if self.budget and spends:  # charged before the computation: a failure is an answer, too
-            self.budget.charge(mechanism, self.run, tree["round"], request)
-        tree["given"] = given + 1
+        if spends:
+            self.limits.charge(self.method, self.run, tree["round"], request)
+        tree["given"] = tree.get("given", 0) - again + 1
         if self.records_requests:
             self.store.save({**tree, "begun": mark})
             tree["begun"] = mark
         return data
-
-    def _counted(self) -> Mechanism | None:
-        """The mechanism with the noise that counts under the owner's policy."""
-        mechanism = self.method.mechanism
-        return mechanism if mechanism is None or self.policy is None else self.policy.counted(mechanism)
 
     def _images(self) -> Images:
         images = self.images()

@@ -27,7 +27,7 @@ def run_round(
     fed: Federation,
     run: bytes,
     clients: Sequence[str],
-    ask: Ask,
+    send: Ask,
     rng: Rng,
     *,
     quorum: int = 1,
@@ -41,7 +41,7 @@ def run_round(
         fed: The federation before the round.
         run: Id of the run.
         clients: Clients selected for this round; the method may use fewer.
-        ask: The engine that carries messages.
+        send: The engine that carries messages.
         rng: Random stream of the run.
         quorum: Smallest number of replies for which the round is not discarded.
         on_progress: Called after each reply.
@@ -57,7 +57,7 @@ def run_round(
     result = RoundResult(t, requested=len(participants))
     builder = RequestBuilder(method, server, fed, run, result)
     if method.task.secagg_threshold and participants:
-        sums = secure_sums(method, builder, participants, ask, on_progress)
+        sums = secure_sums(method, builder, participants, send, on_progress)
         return finish_round(method, fed, server, participants, result, sums, rng, quorum)
 
     total, norms = sum_for(method, declared), ReplyNorms(declared)
@@ -66,7 +66,7 @@ def run_round(
     relays: list[Relay] = []
     need_full: list[str] = []  # clients that do not have the state that the server assumed
     for full, group in ((False, list(participants)), (True, need_full)):
-        for client, answer in ask(builder.requests(group, full)):
+        for client, answer in send(builder.requests(group, full)):
             reply = collect_reply(answer, client, run, declared, server, result, full=full)
             if reply is Kind.NEED_FULL:
                 need_full.append(client)

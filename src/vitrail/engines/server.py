@@ -18,7 +18,7 @@ def run_rounds(
     run: bytes,
     select: Callable[[int], Sequence[str]],
     until: int,
-    ask: Ask,
+    send: Ask,
     rng: Rng,
     journal: Journal,
     *,
@@ -37,7 +37,7 @@ def run_rounds(
         run: Id of the run.
         select: Returns the clients selected for a round.
         until: Number of rounds after which to stop at the latest, counted from the start of the run.
-        ask: The engine that carries messages.
+        send: The engine that carries messages.
         rng: Random stream of the run.
         journal: Replies since the last checkpoint; the caller clears it after saving the federation.
         quorum: Smallest number of replies for which a round is not discarded.
@@ -49,13 +49,13 @@ def run_rounds(
     """
     if _allows_async(method) and min(until, method.num_async_rounds) - fed.round >= 2:
         yield from run_async_rounds(
-            method, fed, run, select, until, ask, rng, journal,
+            method, fed, run, select, until, send, rng, journal,
             quorum=quorum, on_progress=on_progress, on_start=on_start,
         )  # fmt: skip
         return
     clients = select(fed.round)
     after, result = run_round(
-        method, fed, run, clients, ask, rng, quorum=quorum, on_progress=on_progress, on_start=on_start
+        method, fed, run, clients, send, rng, quorum=quorum, on_progress=on_progress, on_start=on_start
     )
     yield result, after
 

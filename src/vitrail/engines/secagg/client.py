@@ -206,7 +206,7 @@ def _confirm(me: SecAggClient, message: Message, secrets: State) -> Step:
         raise Malformed("this client's masked reply was sent, so its mask key stays secret")
     if len(alive) < me.task.secagg_threshold or not alive <= received:
         raise Malformed(
-            f"the masked replies of {len(alive)} clients arrived, {len(alive & received)} of which shared their secrets; "
+            f"the replies of {len(alive)} clients arrived, {len(alive & received)} of which shared their secrets; "
             f"no share is sent for fewer than {me.task.secagg_threshold}, or for clients that shared none"
         )
     signature = me.signing_key(secrets).sign(*secagg.view(me.group(names), secrets["keys"], bits))
@@ -221,13 +221,15 @@ def _open(me: SecAggClient, message: Message, secrets: State) -> Step:
     raw = read_bytes(message, SIGNATURES, SIGNATURE * len(signers))
     if len(signers) < me.task.secagg_threshold or not all(alive[j] for j in signers):
         raise Malformed(
-            f"{len(signers)} clients signed whose masked replies arrived; {me.task.secagg_threshold} are required"
+            f"{len(signers)} clients signed; {me.task.secagg_threshold} are required, of which all replies arrived"
         )
     view = secagg.view(me.group(names), secrets["keys"], alive)
     for at, j in enumerate(signers):
         if not signed_by(_keys_of(secrets, j).signer, raw[SIGNATURE * at : SIGNATURE * (at + 1)], *view):
             raise Malformed(f"{names[j]!r} did not sign the list that this client was sent: no share is sent")
-    sent = b"".join(received[p][:SHARE] if alive[j] else received[p][SHARE:] for j, p in enumerate(names) if p in received)
+    sent = b"".join(
+        received[p][:SHARE] if alive[j] else received[p][SHARE:] for j, p in enumerate(names) if p in received
+    )
     return {}, (bytes_part(OPENED, sent),)
 
 

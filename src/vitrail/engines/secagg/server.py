@@ -68,7 +68,7 @@ def check_secure(method: Method, per_round: int | None = None) -> None:
 
 
 def secure_sums(
-    method: Method, builder: RequestBuilder, participants: Sequence[str], ask: Ask, on_progress: OnProgress
+    method: Method, builder: RequestBuilder, participants: Sequence[str], send: Ask, on_progress: OnProgress
 ) -> Sums | Failure:
     """Run all exchanges of one round.
 
@@ -76,7 +76,7 @@ def secure_sums(
         method: The method.
         builder: Encodes the method's requests of this round; its result is updated.
         participants: The clients of this round.
-        ask: The engine that carries messages.
+        send: The engine that carries messages.
         on_progress: Called after each reply.
 
     Returns:
@@ -84,7 +84,7 @@ def secure_sums(
     """
     declared, task = method.reply_spec(), method.task
     integer_formats(declared, task.clients, len(participants))  # raises for parts that cannot be masked
-    exchanges = _Exchanges(builder, ask, on_progress)
+    exchanges = _Exchanges(builder, send, on_progress)
 
     def too_few(left: Collection[str], did: str) -> Failure | None:
         if len(left) >= task.secagg_threshold:
@@ -120,8 +120,8 @@ def secure_sums(
 class _Exchanges:
     """The exchanges with all clients; a client that fails one is excluded from the rest."""
 
-    def __init__(self, builder: RequestBuilder, ask: Ask, on_progress: OnProgress) -> None:
-        self.builder, self.ask, self.on_progress, self.result = builder, ask, on_progress, builder.result
+    def __init__(self, builder: RequestBuilder, send: Ask, on_progress: OnProgress) -> None:
+        self.builder, self.send, self.on_progress, self.result = builder, send, on_progress, builder.result
         self.excluded = self.result.excluded
         self.keys: dict[str, AdvertisedKeys] = {}
         self.letters: dict[str, bytes] = {}  # by sender: its sealed letters to all others, in order
@@ -237,7 +237,7 @@ class _Exchanges:
     ) -> Iterator[tuple[str, tuple[CheckedPart, ...]]]:
         """Yield valid replies; other clients are excluded, or added to `need_full` if they need the full state."""
         b = self.builder
-        for client, answer in self.ask(requests):
+        for client, answer in self.send(requests):
             self.result.count_up(client, answer)
             reply = read_reply(answer, b.run, b.fed.round, client, expected, b.server, exchange)
             if reply == Kind.NEED_FULL and need_full is not None:

@@ -71,17 +71,17 @@ def barrier(tmp_path):
 
 def test_a_slow_client_delays_no_other_client(tmp_path):
     """client-0 replies to its first round only after client-1 has replied to its third."""
-    gate, heard = tmp_path / "gate", []
+    gate, received = tmp_path / "gate", []
     method = Free(gate=str(gate))
 
     def spoil(t, client, data):
-        heard.append((client, t))
+        received.append((client, t))
         if (client, t) == ("client-1", 2):
             gate.touch()
         return data
 
     fed, outcomes, _ = federate(method, tmp_path / "a", ahead=5, workers=2, spoil=spoil)
-    assert heard.index(("client-1", 2)) < heard.index(("client-0", 0))
+    assert received.index(("client-1", 2)) < received.index(("client-0", 0))
     assert [o.round for o in outcomes] == list(range(6))
     assert all(len(o.replied) == 3 for o in outcomes[:5])
     assert same(fed.tree(), federate(Free(), tmp_path / "b")[0].tree())
@@ -276,6 +276,6 @@ def test_secure_aggregation_and_relays_keep_the_barrier(tmp_path):
 def test_the_journal_is_readable_by_its_owner_alone(tmp_path):
     with pytest.raises(Killed):
         free(Free(), tmp_path, Order(Free(), tmp_path, killed=4))
-    kept = list((tmp_path / "answers").iterdir())
-    assert len(kept) == 4
-    assert all(p.stat().st_mode & 0o077 == 0 for p in [tmp_path / "answers", *kept])
+    stored = list((tmp_path / "answers").iterdir())
+    assert len(stored) == 4
+    assert all(p.stat().st_mode & 0o077 == 0 for p in [tmp_path / "answers", *stored])

@@ -136,16 +136,16 @@ def test_the_model_of_the_server_is_the_median_of_the_replies(tmp_path, how):
     """From the bytes of the replies: each client's model divided by its weight."""
     method = quick("fedgan", clients=5)
     method = replace(method, task=replace(method.task, aggregation=how, trim=0.2))
-    held = {f"client-{k}": np.arange(k * 30, k * 30 + 8 + 4 * k) for k in range(5)}
-    fed, _, traffic = federate(method, tmp_path, rounds=1, holds=held)
-    said = [{p.name: p.array().astype(float) for p in decode(r).parts} for _, r in traffic.replies]
-    models = np.array([one["generator"] / one["weight"][0] for one in said])
+    own_images = {f"client-{k}": np.arange(k * 30, k * 30 + 8 + 4 * k) for k in range(5)}
+    fed, _, traffic = federate(method, tmp_path, rounds=1, holds=own_images)
+    returned = [{p.name: p.array().astype(float) for p in decode(r).parts} for _, r in traffic.replies]
+    models = np.array([one["generator"] / one["weight"][0] for one in returned])
     expected = np.median(models, axis=0) if how == "median" else trim_mean(models, 0.2001, axis=0)
     assert np.allclose(fed.server["generator"], expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message_text"),
     [
         ({"method": "prism"}, "part 'mask' is used as a sum"),
         ({"method": "moments"}, "part 'sums' is used as a sum"),
@@ -156,9 +156,9 @@ def test_the_model_of_the_server_is_the_median_of_the_replies(tmp_path, how):
         ({"method": "fedavg", "secagg_threshold": 3}, "secagg_threshold= hides them"),
     ],
 )
-def test_robust_aggregation_is_refused_where_it_is_wrong_or_useless(tmp_path, settings, says):
+def test_robust_aggregation_is_refused_where_it_is_wrong_or_useless(tmp_path, settings, message_text):
     chosen = {"data": "digits", "size": 8, "clients": 4, "aggregation": "median", "out": str(tmp_path), **settings}
-    with pytest.raises(VitrailError, match=says):
+    with pytest.raises(VitrailError, match=message_text):
         prepare(config.resolve(chosen, {}))
 
 

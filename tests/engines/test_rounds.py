@@ -171,8 +171,8 @@ def test_a_round_that_the_method_cannot_finish_is_void(tmp_path, monkeypatch, er
 
     monkeypatch.setattr(Toy, "finish_round", fails)
     fed, outcomes, _ = federate(Toy(), tmp_path, rounds=2)
-    said = "sums of nothing" if error is Malformed else error.__name__
-    assert [o.void for o in outcomes] == [f"the method could not finish the round: {said}"] * 2
+    returned = "sums of nothing" if error is Malformed else error.__name__
+    assert [o.void for o in outcomes] == [f"the method could not finish the round: {returned}"] * 2
     assert fed.round == 2
     assert fed.server["total"] == 0.0
 
@@ -310,9 +310,9 @@ def test_the_reason_of_a_failure_is_short_and_safe_to_print(tmp_path, reason):
     part = make_part("reason", "bytes", np.frombuffer(reason, np.uint8))
     spoil = lambda _, c, d: encode(Message(replace(decode(d).header, kind=Kind.FAILED), (part,)))  # noqa: E731
     _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=spoil)
-    said = outcomes[0].excluded["client-0"]
-    assert len(said) <= 500
-    assert said.isprintable()
+    returned = outcomes[0].excluded["client-0"]
+    assert len(returned) <= 500
+    assert returned.isprintable()
 
 
 def test_a_round_with_a_result_that_is_not_finite_is_void(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ class Echo:
     key: str = "0" * 64
     shape: tuple[int, ...] = TERMS.shape
     classes: tuple[str, ...] = TERMS.classes
-    kept: list[bytes] = field(default_factory=list)
+    stored: list[bytes] = field(default_factory=list)
 
     def verify(self, spec: str, signed: bytes, purpose: str) -> bytes:
         return signed
@@ -54,7 +54,7 @@ class Echo:
         return f"{self.name}:".encode() + request
 
     def keep(self, terms: RunSpec, model: bytes) -> None:
-        self.kept.append(model)
+        self.stored.append(model)
 
 
 class InMemory(Grid):
@@ -65,7 +65,7 @@ class InMemory(Grid):
         self.spoils: dict[int, Callable[[Message], Message]] = {}
         self.pushed: list[tuple[int, str]] = []
         self.ready: dict[str, Message] = {}
-        self.held: list[tuple[int, Message]] = []
+        self.delayed: list[tuple[int, Message]] = []
 
     def set_run(self, run: object) -> None: ...
     @property
@@ -84,7 +84,7 @@ class InMemory(Grid):
             self.pushed.append((node, message.metadata.message_type))
             ids.append(name)
             if node in self.silent and message.metadata.message_type == "train":
-                self.held.append((node, message))
+                self.delayed.append((node, message))
             else:
                 self.say(node, message)
         return ids
@@ -99,10 +99,10 @@ class InMemory(Grid):
     def speak(self, node: int) -> None:
         """Let a node send its delayed replies."""
         self.silent.discard(node)
-        for of, message in self.held:
+        for of, message in self.delayed:
             if of == node:
                 self.say(node, message)
-        self.held = [(of, m) for of, m in self.held if of != node]
+        self.delayed = [(of, m) for of, m in self.delayed if of != node]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         return [self.ready.pop(m) for m in list(message_ids) if m in self.ready]
@@ -228,10 +228,10 @@ class Odd(Echo):
         return SimpleNamespace(text=lambda: self.name)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("said", NASTY.values(), ids=NASTY)
-def test_a_malformed_description_of_one_node_does_not_affect_others(said):
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY)
+def test_a_malformed_description_of_one_node_does_not_affect_others(text):
     grid, _, _ = three()
-    grid.nodes[8] = Odd(said)
+    grid.nodes[8] = Odd(text)
     roster = Roster(grid, RunSpec({"method": "fedavg"}), 5.0)
     assert roster.gather(2) == ["a", "c"]
     (problem,) = roster.problems()

@@ -52,8 +52,8 @@ class Adds(BaseMethod):
         return {"name": client}
 
     def broadcast(self, server, client, full):
-        told = {"closed": ("int32", np.int32([server["closed"]]))}
-        return Broadcast(told, **({} if full else {"base": _version(server["closed"])}))
+        parts = {"closed": ("int32", np.int32([server["closed"]]))}
+        return Broadcast(parts, **({} if full else {"base": _version(server["closed"])}))
 
     def client_round(self, state, message, data, rng):
         holds = _version(int(message.parts["closed"][0]) + 1)
@@ -81,13 +81,13 @@ def secure(method, threshold):
 def run_one_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIVE, seed=5):
     """Run one round; `leaves` is the exchange from which a client's replies are lost."""
     simulated = SimulatedClients(method, RUN, Rng((seed,)), shares(len(clients), each=2), folder)
-    heard = []
+    received = []
 
     def ask(requests):
         with SimulationEngine(simulated, digits().train) as engine:
             for client, answer in engine.ask(requests):
                 exchange = decode(answer).header.exchange
-                heard.append((client, exchange, answer))
+                received.append((client, exchange, answer))
                 if leaves and exchange >= leaves.get(client, 9):
                     yield client, Failure("gone")
                 else:
@@ -95,7 +95,7 @@ def run_one_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIV
 
     fed = fed or Federation(0, method.server_init(Rng((seed,))))
     after, outcome = run_round(method, fed, RUN, clients, ask, Rng((seed,)))
-    return after, outcome, heard
+    return after, outcome, received
 
 
 def adds_up(fed, clients, t=0):

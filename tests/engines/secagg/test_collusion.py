@@ -62,14 +62,14 @@ def test_half_of_100_clients_and_the_server_unmask_no_other_client(tmp_path):
     there = [names, names[:65], names[:51]]
     replies = played_until(3, Adds(task), tmp_path, names, lambda c, at: c not in there[at])
     committed = {c: decode(a).parts[0].payload[64:80] for c, a in replies[0].items()}
-    held = {c: load(tmp_path / f"{c}.safetensors")["secrets"]["held"] for c in [*colluding, one_more]}
+    stored_shares = {c: load(tmp_path / f"{c}.safetensors")["secrets"]["held"] for c in [*colluding, one_more]}
 
     def share_of(victim, holder):
-        at = held[holder]["of"].index(victim)
-        return held[holder]["bytes"][2 * SHARE * at :][:SHARE]
+        at = stored_shares[holder]["of"].index(victim)
+        return stored_shares[holder]["bytes"][2 * SHARE * at :][:SHARE]
 
     def opens(victim, those):
-        found = {names.index(c) + 1: share_of(victim, c) for c in those if victim in held[c]["of"]}
+        found = {names.index(c) + 1: share_of(victim, c) for c in those if victim in stored_shares[c]["of"]}
         try:
             return bool(found) and commitment(join(found)) == committed[victim]
         except Malformed:
@@ -99,7 +99,7 @@ def asked(exchange, *parts):
     return encode(Message(Header(Kind.REQUEST, RUN, 0, "server", exchange), parts))
 
 
-def said(answer):
+def content_of(answer):
     """Return the first part of a reply as bytes, or the reason of a failure."""
     message = decode(answer)
     raw = bytes(message.parts[0].array())
@@ -142,12 +142,14 @@ def equivocate(folder, names, threshold, lists):
     played_until(3, method, folder, names)
     simulated = SimulatedClients(method, RUN, Rng((5,)), shares(len(names), each=2), folder)
     clients = {c: simulated.client(c, digits().train) for c in names}
-    signed = {c: said(clients[c].answer(asked(3, bits("secagg.alive", lists[c])))) for c in names}
+    signed = {c: content_of(clients[c].answer(asked(3, bits("secagg.alive", lists[c])))) for c in names}
     assert {len(s) for s in signed.values()} == {64}  # no shares yet; without the check it would get them here
     answers = {}
     for c in names:  # of clients in its list; others are refused anyway
         raw = b"".join(signed[other] for other, listed in zip(names, lists[c], strict=True) if listed)
-        answers[c] = said(clients[c].answer(asked(4, bits("secagg.from", lists[c]), text("secagg.signatures", raw))))
+        answers[c] = content_of(
+            clients[c].answer(asked(4, bits("secagg.from", lists[c]), text("secagg.signatures", raw)))
+        )
     return answers
 
 
@@ -184,13 +186,13 @@ def test_signing_two_lists_reveals_sums_only_at_a_low_threshold(tmp_path, thresh
     """An equivocating server needs 2 threshold - n colluding clients: one of five at 3, three at 4."""
     clients, (group, keys, _) = confirmed(tmp_path, threshold, until=3)
     lists = {c: (1, 1, 1, 0, 1) if k < 2 else (0, 1, 1, 1, 1) for k, c in enumerate(FIVE)}
-    signed = {c: said(clients[c].answer(asked(3, bits("secagg.alive", lists[c])))) for c in FIVE[:4]}
+    signed = {c: content_of(clients[c].answer(asked(3, bits("secagg.alive", lists[c])))) for c in FIVE[:4]}
     for c in FIVE[:4]:
         agree = [other for other in FIVE[:4] if lists[other] == lists[c]]
         signed["client-4"] = clients["client-4"].key.sign(*secagg.view(group, keys, lists[c]))
         signers = [*agree, "client-4"] if opens else [c for c, listed in zip(FIVE, lists[c], strict=True) if listed]
-        told = bits("secagg.from", [c in signers for c in FIVE]), b"".join(signed[c] for c in signers)
-        answer = said(clients[c].answer(asked(4, told[0], text("secagg.signatures", told[1]))))
+        sent = bits("secagg.from", [c in signers for c in FIVE]), b"".join(signed[c] for c in signers)
+        answer = content_of(clients[c].answer(asked(4, sent[0], text("secagg.signatures", sent[1]))))
         assert isinstance(answer, bytes) == opens, answer
 
 
@@ -227,29 +229,29 @@ def opening(clients, view, signers=(1, 1, 1, 1, 1)):
 @pytest.mark.parametrize("lie", VIEWS)
 def test_signatures_over_another_text_release_no_shares(tmp_path, lie):
     clients, view = confirmed(tmp_path)
-    assert "did not sign the list" in said(clients["client-0"].answer(opening(clients, VIEWS[lie](*view))))
-    assert len(said(clients["client-0"].answer(opening(clients, view)))) == 5 * SHARE  # the right ones do
+    assert "did not sign the list" in content_of(clients["client-0"].answer(opening(clients, VIEWS[lie](*view))))
+    assert len(content_of(clients["client-0"].answer(opening(clients, view)))) == 5 * SHARE  # the right ones do
 
 
 def test_fewer_signatures_than_the_threshold_release_no_shares(tmp_path):
     clients, view = confirmed(tmp_path)
     client = clients["client-0"]
-    assert "2 clients signed" in said(client.answer(opening(clients, view, (0, 1, 1, 0, 0))))
+    assert "2 clients signed" in content_of(client.answer(opening(clients, view, (0, 1, 1, 0, 0))))
     forged = replace(clients["client-1"], key=clients["client-2"].key)
     stolen = opening({**clients, "client-1": forged}, view, (1, 1, 1, 0, 0))
-    assert "'client-1' did not sign" in said(client.answer(stolen))
+    assert "'client-1' did not sign" in content_of(client.answer(stolen))
     short = asked(4, bits("secagg.from", (1, 1, 1, 0, 0)), text("secagg.signatures", bytes(128)))
-    assert "has 128 bytes; 192 are expected" in said(client.answer(short))
-    assert len(said(client.answer(opening(clients, view, (0, 1, 1, 1, 0))))) == 5 * SHARE
+    assert "has 128 bytes; 192 are expected" in content_of(client.answer(short))
+    assert len(content_of(client.answer(opening(clients, view, (0, 1, 1, 1, 0))))) == 5 * SHARE
 
 
 def test_signatures_of_clients_without_a_reply_do_not_count(tmp_path):
     method, clients = keyed(tmp_path)
     run_to(3, method, clients)
     client = clients["client-0"]
-    assert len(said(client.answer(asked(3, bits("secagg.alive", (1, 1, 1, 0, 0)))))) == 64
-    told = bits("secagg.from", (1, 1, 0, 1, 0)), text("secagg.signatures", bytes(192))
-    assert "3 are required, of which all replies arrived" in said(client.answer(asked(4, *told)))
+    assert len(content_of(client.answer(asked(3, bits("secagg.alive", (1, 1, 1, 0, 0)))))) == 64
+    sent = bits("secagg.from", (1, 1, 0, 1, 0)), text("secagg.signatures", bytes(192))
+    assert "3 are required, of which all replies arrived" in content_of(client.answer(asked(4, *sent)))
 
 
 # -- a server that replaces clients' keys by its own -----------------------------------------------------------------
@@ -272,8 +274,8 @@ def test_clients_with_peer_keys_refuse_keys_made_by_the_server(tmp_path):
     _, clients = keyed(tmp_path, peers=tmp_path / "peers")
     pending, _ = run_to(1, Adds(), clients)
     lie = swapped(pending["client-0"], 2, "client-2", Key(bytes(32)))
-    assert "'client-2' presents the key" in said(clients["client-0"].answer(lie))
-    assert isinstance(said(clients["client-0"].answer(pending["client-0"])), bytes)
+    assert "'client-2' presents the key" in content_of(clients["client-0"].answer(lie))
+    assert isinstance(content_of(clients["client-0"].answer(pending["client-0"])), bytes)
 
 
 def test_without_peer_keys_only_keys_signed_by_their_owner_are_accepted(tmp_path):
@@ -281,15 +283,15 @@ def test_without_peer_keys_only_keys_signed_by_their_owner_are_accepted(tmp_path
     _, clients = keyed(tmp_path)
     pending, _ = run_to(1, Adds(), clients)
     client, request = clients["client-0"], pending["client-0"]
-    assert "'client-2' are not signed for this round" in said(client.answer(swapped(request, 2, "client-2")))
-    assert isinstance(said(client.answer(swapped(request, 2, "client-2", Key(bytes(32))))), bytes)
+    assert "'client-2' are not signed for this round" in content_of(client.answer(swapped(request, 2, "client-2")))
+    assert isinstance(content_of(client.answer(swapped(request, 2, "client-2", Key(bytes(32))))), bytes)
 
 
 def test_clients_with_peer_keys_refuse_a_client_invented_by_the_server(tmp_path):
     _, clients = keyed(tmp_path, peers=tmp_path / "peers")
     (tmp_path / "peers" / "client-4.pub").unlink()
     pending, _ = run_to(1, Adds(), clients)
-    assert "no key is expected for 'client-4'" in said(clients["client-0"].answer(pending["client-0"]))
+    assert "no key is expected for 'client-4'" in content_of(clients["client-0"].answer(pending["client-0"]))
 
 
 def test_clients_with_peer_keys_give_the_same_sum(tmp_path):

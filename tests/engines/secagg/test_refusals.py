@@ -34,15 +34,15 @@ def _fast_disk(monkeypatch):
 # -- what the server sees -----------------------------------------------------------------------------------------------
 
 
-def seen(heard, exchange):
-    return {c: decode(a).parts for c, e, a in heard if e == exchange}
+def seen(received, exchange):
+    return {c: decode(a).parts for c, e, a in received if e == exchange}
 
 
 def test_the_server_receives_no_unmasked_value_of_a_client(tmp_path):
     wide = Wide(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3))
-    _, outcome, heard = run_one_round(wide, tmp_path)
+    _, outcome, received = run_one_round(wide, tmp_path)
     assert not outcome.void
-    everything = b"".join(a for *_, a in heard)
+    everything = b"".join(a for *_, a in received)
     kind = integer_formats(wide.reply_spec(), 5, 5)["bits"]
     for k in range(5):
         bits = wide.bits(f"client-{k}")
@@ -56,9 +56,9 @@ def test_masked_values_are_uniform_and_independent_of_the_data(tmp_path):
     masked = {}
     for ones in (False, True):
         wide = Wide(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3), ones)
-        _, _, heard = run_one_round(wide, tmp_path / str(ones))
+        _, _, received = run_one_round(wide, tmp_path / str(ones))
         kind = integer_formats(wide.reply_spec(), 5, 5)["bits"]
-        masked[ones] = [kind.unpack(seen(heard, 2)[c][0].array()) for c in FIVE]
+        masked[ones] = [kind.unpack(seen(received, 2)[c][0].array()) for c in FIVE]
     for words in (*masked[False], *masked[True], (masked[True][0] - masked[True][1]) % 8):
         assert chisquare(np.bincount(words, minlength=8)).pvalue > 1e-4
     for one, other in itertools.combinations(masked[True], 2):
@@ -67,12 +67,12 @@ def test_masked_values_are_uniform_and_independent_of_the_data(tmp_path):
 
 
 def test_other_exchanges_do_not_depend_on_the_data(tmp_path):
-    heard = [run_one_round(Adds(salt=s), tmp_path / str(s))[2] for s in (0, 1)]
+    received = [run_one_round(Adds(salt=s), tmp_path / str(s))[2] for s in (0, 1)]
     for exchange in (0, 1, 3, 4):
-        assert seen(heard[0], exchange) == seen(heard[1], exchange)
-    lengths = [[len(a) for *_, a in h] for h in heard]
+        assert seen(received[0], exchange) == seen(received[1], exchange)
+    lengths = [[len(a) for *_, a in h] for h in received]
     assert lengths[0] == lengths[1]
-    assert seen(heard[0], 2) != seen(heard[1], 2)
+    assert seen(received[0], 2) != seen(received[1], 2)
 
 
 def test_masks_are_fresh_each_round_and_for_each_run_seed(tmp_path):

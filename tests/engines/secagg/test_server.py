@@ -113,10 +113,10 @@ def test_the_run_continues_after_a_void_round_and_after_dropouts(tmp_path):
         Adds(), tmp_path, dict.fromkeys(FIVE[:3], 4)
     )  # all trained, the sum could not be unmasked
     assert "2 clients remain" in outcome.void
-    fed, outcome, heard = run_one_round(Adds(), tmp_path, {"client-4": 1}, fed=fed)
+    fed, outcome, received = run_one_round(Adds(), tmp_path, {"client-4": 1}, fed=fed)
     assert not outcome.void
     assert adds_up(fed, FIVE[:4], t=1)
-    needed = [c for c, exchange, a in heard if decode(a).header.kind is Kind.NEED_FULL]
+    needed = [c for c, exchange, a in received if decode(a).header.kind is Kind.NEED_FULL]
     assert needed == FIVE[:4]  # they have the state of the void round, and need the full state
     fed, outcome, _ = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=2)
@@ -125,9 +125,9 @@ def test_the_run_continues_after_a_void_round_and_after_dropouts(tmp_path):
 def test_a_client_that_lost_its_state_is_in_the_sum(tmp_path):
     fed, *_ = run_one_round(Adds(), tmp_path)
     (tmp_path / "client-2.safetensors").unlink()
-    fed, _, heard = run_one_round(Adds(), tmp_path, fed=fed)
+    fed, _, received = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=1)
-    kinds = [decode(a).header.kind for c, exchange, a in heard if (c, exchange) == ("client-2", 2)]
+    kinds = [decode(a).header.kind for c, exchange, a in received if (c, exchange) == ("client-2", 2)]
     assert kinds == [Kind.NEED_FULL, Kind.REPLY]
 
 
@@ -183,10 +183,10 @@ def test_a_resumed_server_with_other_clients_gets_no_second_shares(tmp_path):
 
 
 def test_a_resumed_run_sends_the_full_state_to_the_same_clients(tmp_path):
-    begun, *_ = run_one_round(Adds(), tmp_path)
+    started, *_ = run_one_round(Adds(), tmp_path)
     (tmp_path / "client-2.safetensors").unlink()
-    unbroken, *_ = run_one_round(Adds(), tmp_path, fed=begun)
-    again, outcome, _ = run_one_round(Adds(), tmp_path, fed=begun)
+    unbroken, *_ = run_one_round(Adds(), tmp_path, fed=started)
+    again, outcome, _ = run_one_round(Adds(), tmp_path, fed=started)
     assert not outcome.excluded
     assert same(again.tree(), unbroken.tree())
 

@@ -38,7 +38,7 @@ class Sites:
         self.names = ClientKeys()
         for client in clients:
             self.names.meet(client, key_of(client).public)
-        self.told = "the terms of this run"
+        self.terms = "the terms of this run"
         self.signing = SigningServer(SERVER, self.names, lambda: "the terms of this run")
 
     def carry(self, requests):
@@ -50,7 +50,7 @@ class Sites:
         node, request = SignedSession(client, key_of(client), self.pinned), carried[:-SIGNATURE]
         one = self.simulated.client(client, digits().train)
         try:
-            reply = one.answer(node.verify(carried, self.told))
+            reply = one.answer(node.verify(carried, self.terms))
         except VitrailError as e:
             reply = one.refuse(str(e))
         return node.sign(request, reply)
@@ -198,7 +198,7 @@ def test_a_request_that_is_changed_or_for_another_client_is_refused(tmp_path):
 def test_terms_changed_in_transit_are_refused(tmp_path):
     """The signature covers the request and the terms it is sent with."""
     sites = Sites(PLAIN, tmp_path, FIVE)
-    sites.told = "the terms of this run, without noise"
+    sites.terms = "the terms of this run, without noise"
     start = Federation(0, PLAIN.server_init(Rng((5,))))
     _, outcome = run_round(PLAIN, start, RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,)))
     assert not outcome.replied

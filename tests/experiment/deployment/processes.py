@@ -26,10 +26,10 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def until(what: Callable[[], bool], seconds: float, says: str) -> None:
+def until(what: Callable[[], bool], seconds: float, message: str) -> None:
     end = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < end, says
+        assert time.monotonic() < end, message
         time.sleep(0.1)
 
 

@@ -42,8 +42,8 @@ class Sites(Deployment):
         """Register these nodes."""
         for name in names:
             key = self.keys / "superlink" / "nodes" / f"{name}.pub"
-            said = self.flwr("supernode", "register", str(key), "loop")
-            assert "registered successfully" in said, said
+            returned = self.flwr("supernode", "register", str(key), "loop")
+            assert "registered successfully" in returned, returned
 
     def supernode(
         self, name: str, *more: str, key: Path | None = None, ca: Path | None = None, command=("flower-supernode",)

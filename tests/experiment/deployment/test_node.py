@@ -57,10 +57,10 @@ def test_a_part_of_a_partition_equals_that_of_the_simulated_client(plan, tmp_pat
     ours = node(tmp_path, **SHARE)
     described = ours.describe(spec_of(plan))
     assert (described.shape, described.classes) == (plan.data.shape, plan.data.classes)
-    held = ours.client(spec_of(plan)).images()
-    assert held.digest() == plan.partition.client(plan.data, 1).digest()
+    own_images = ours.client(spec_of(plan)).images()
+    assert own_images.digest() == plan.partition.client(plan.data, 1).digest()
     again = ours.client(spec_of(plan)).images()  # from the stored copy
-    assert again.digest() == held.digest()
+    assert again.digest() == own_images.digest()
 
 
 def test_a_description_is_decoded_to_what_was_encoded(plan, tmp_path):
@@ -106,8 +106,8 @@ def answered(plan, tmp_path):
     """A node that answered the first round of a run, and a model of that run."""
     ours = node(tmp_path, **SHARE)
     server = plan.method.server_init(Rng((1,)))
-    opened, _ = plan.method.start_round(server, ["client-1"], Rng((2,)))
-    parts = plan.method.broadcast(opened, "client-1", True).parts
+    started, _ = plan.method.start_round(server, ["client-1"], Rng((2,)))
+    parts = plan.method.broadcast(started, "client-1", True).parts
     request = Message(
         Header(Kind.REQUEST, plan.id, 0, "server"), tuple(make_part(n, c, np.asarray(a)) for n, (c, a) in parts.items())
     )
@@ -152,12 +152,12 @@ def test_the_ledger_is_checked_against_the_signed_number_of_answers(plan, tmp_pa
         read_statement(raw, "client-1", terms.id, key, 0)
     opening = {"kind": "opening", "private": False, "says": "not private", "run": terms.id}
     asked = {"kind": "round", "round": 0, "asked": ["client-1"]}
-    said = {"kind": "statement", "client": "client-1", **entry}
-    assert recompute([opening, asked, said]) is False
+    returned = {"kind": "statement", "client": "client-1", **entry}
+    assert recompute([opening, asked, returned]) is False
     with pytest.raises(Malformed, match="client-1 states 1 answers; the ledger has asked it 0 times"):
-        recompute([opening, said])
+        recompute([opening, returned])
     with pytest.raises(Malformed, match="of another client or run"):
-        recompute([{**opening, "run": "00" * 16}, asked, said])
+        recompute([{**opening, "run": "00" * 16}, asked, returned])
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def padded(path, raw):
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "expected"),
+    ("changed", "expected"),
     [
         (lambda plan, path: bytes(10_000), "damaged or not a vitrail file"),
         (lambda plan, path: model_of(plan, path, width=2.0), "the model has width = 2.0, the run has 1.0"),
@@ -227,10 +227,10 @@ def padded(path, raw):
         (lambda plan, path: padded(path, model_of(plan, path)), "but its network has"),
     ],
 )
-def test_a_node_stores_only_a_model_of_the_network_of_the_run(plan, tmp_path, spoilt, expected):
+def test_a_node_stores_only_a_model_of_the_network_of_the_run(plan, tmp_path, changed, expected):
     ours, _ = answered(plan, tmp_path)
     with pytest.raises(VitrailError, match=expected):
-        ours.keep(spec_of(plan), spoilt(plan, tmp_path / "bad.safetensors"))
+        ours.keep(spec_of(plan), changed(plan, tmp_path / "bad.safetensors"))
     assert not (tmp_path / "node" / "models").exists()
 
 
@@ -265,9 +265,9 @@ def test_two_processes_that_answer_one_request_return_the_same_reply(tmp_path):
     ours, terms = node(tmp_path, **SHARE), spec_of(plan)
     request = encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))
     with ThreadPoolExecutor(2) as both:
-        said = list(both.map(lambda _: ours.client(terms).answer(request), range(2)))
-    assert decode(said[0]).header.kind is Kind.REPLY
-    assert said[0] == said[1]
+        returned = list(both.map(lambda _: ours.client(terms).answer(request), range(2)))
+    assert decode(returned[0]).header.kind is Kind.REPLY
+    assert returned[0] == returned[1]
 
 
 def test_the_reason_why_images_cannot_be_read_stays_on_the_node(plan, tmp_path, capfd):
@@ -283,9 +283,9 @@ def test_damaged_private_state_is_reported_without_its_path(plan, tmp_path):
     client = ours.client(spec_of(plan))
     client.path.write_bytes(b"damaged")
     reply = decode(client.answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))))
-    said = bytes(reply.parts[0].array()).decode()
-    assert "damaged" in said
-    assert str(tmp_path) not in said
+    returned = bytes(reply.parts[0].array()).decode()
+    assert "damaged" in returned
+    assert str(tmp_path) not in returned
 
 
 def test_with_noise_source_os_a_node_draws_from_its_own_secret(plan, tmp_path):
@@ -446,9 +446,9 @@ def test_the_log_of_refusals_is_bounded_and_safe_to_print(tmp_path, capfd):
     ours = node(tmp_path)
     for k in range(40):
         ours.log(f"{k} \x1b[31m" + "x" * 3000)
-    kept = (tmp_path / "node" / "refusals.log").read_bytes()
-    assert len(kept) == 2**16
-    assert b" 39  [31m" in kept
+    stored = (tmp_path / "node" / "refusals.log").read_bytes()
+    assert len(stored) == 2**16
+    assert b" 39  [31m" in stored
     assert "\x1b" not in capfd.readouterr().err
 
 
@@ -473,9 +473,9 @@ def folder_of_images(root: Path, n: int = 20) -> Path:
 def test_a_node_trains_on_all_its_images(plan, tmp_path):
     folder_of_images(tmp_path / "images" / "ill")
     ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}")
-    held = ours.client(replace(spec_of(plan), classes=("ill",))).images()
+    own_images = ours.client(replace(spec_of(plan), classes=("ill",))).images()
     assert plan.settings.test_fraction > 0
-    assert sorted(held.pixels[:, 0, 0, 0].tolist()) == list(range(20))
+    assert sorted(own_images.pixels[:, 0, 0, 0].tolist()) == list(range(20))
 
 
 def test_a_node_does_not_train_on_a_separate_test_folder(plan, tmp_path):

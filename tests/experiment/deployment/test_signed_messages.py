@@ -174,11 +174,11 @@ def test_terms_changed_in_transit_to_less_privacy_are_refused(tmp_path):
 
 
 class Rewriting(InMemory):
-    """Changes requests for descriptions (`asked`) and descriptions (`said`) in transit."""
+    """Changes requests for descriptions (`asked`) and descriptions (`returned`) in transit."""
 
-    def __init__(self, nodes, asked=lambda node, text: text, said=lambda node, record: record):
+    def __init__(self, nodes, asked=lambda node, text: text, returned=lambda node, record: record):
         super().__init__(nodes)
-        self.asked, self.said, self.requests = asked, said, []
+        self.asked, self.returned, self.requests = asked, returned, []
 
     def say(self, node, message):
         if message.metadata.message_type != DESCRIBE:
@@ -189,7 +189,7 @@ class Rewriting(InMemory):
         message.content = pack(self.asked(node, text), carried)
         super().say(node, message)
         reply = self.ready[message.metadata.message_id]
-        reply.content = self.said(node, reply.content)
+        reply.content = self.returned(node, reply.content)
 
 
 def looked(grid: InMemory, terms: RunSpec) -> Roster:
@@ -203,13 +203,13 @@ def looked(grid: InMemory, terms: RunSpec) -> Roster:
 
 def test_a_description_of_an_earlier_request_is_refused(tmp_path):
     """The same server, terms and nodes: the reply to one request is refused for the next."""
-    terms, nodes, heard = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(2)}, {}
+    terms, nodes, received = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(2)}, {}
 
     def recorded(number, record):
-        return heard.setdefault(number, record)
+        return received.setdefault(number, record)
 
-    assert {d.name for d in looked(Rewriting(nodes, said=recorded), terms).found.values()} == set(NAMES[:2])
-    again = looked(Rewriting(nodes, said=recorded), terms)
+    assert {d.name for d in looked(Rewriting(nodes, returned=recorded), terms).found.values()} == set(NAMES[:2])
+    again = looked(Rewriting(nodes, returned=recorded), terms)
     assert again.found == {}
     assert all("not signed for this request" in why for why in again.problems())
     assert len(again.problems()) == 2
@@ -217,13 +217,13 @@ def test_a_description_of_an_earlier_request_is_refused(tmp_path):
 
 def test_each_request_for_a_description_has_its_own_nonce(tmp_path):
     terms, nodes = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(3)}
-    heard = []
+    received = []
 
     def crossed(number, record):  # each description arrives as that of the next node
-        heard.append(record)
-        return heard[-2] if len(heard) > 1 else record
+        received.append(record)
+        return received[-2] if len(received) > 1 else record
 
-    grid = Rewriting(nodes, said=crossed)
+    grid = Rewriting(nodes, returned=crossed)
     roster = looked(grid, terms)
     assert [d.name for d in roster.found.values()] == ["client-0"]
     assert len(set(grid.requests)) == 3
@@ -256,17 +256,17 @@ def test_errors_in_a_node_config_are_not_sent_to_the_server(tmp_path, capfd):
     for kind in (DESCRIBE, TRAIN, KEEP):
         asked = Message(pack("{}", bytes(NONCE + SIGNATURE)), 1, kind)
         asked.metadata.__dict__["_message_id"] = "m1"
-        said, _ = unpack(app(asked, Context(1, 1, wrong, RecordDict(), {})), 2**10)
-        assert "its node config is wrong; see the node's own log" in said
-        assert "mom" not in said
+        returned, _ = unpack(app(asked, Context(1, 1, wrong, RecordDict(), {})), 2**10)
+        assert "its node config is wrong; see the node's own log" in returned
+        assert "mom" not in returned
     assert "accept=momnets: no such mechanism; did you mean moments" in capfd.readouterr().err
 
 
 def test_a_misspelled_node_config_is_refused_with_a_suggestion(tmp_path):
-    for wrong, says in (
+    for wrong, expected in (
         ({"max-epsilonn": 1.0}, "did you mean max-epsilon"),
         ({"server_kee": "x"}, "server-key"),
         ({"accept": "nothing"}, "no such mechanism"),
     ):
-        with pytest.raises(VitrailError, match=says):
+        with pytest.raises(VitrailError, match=expected):
             node(tmp_path, 0, **wrong)

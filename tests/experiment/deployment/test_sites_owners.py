@@ -144,8 +144,8 @@ def test_shipped_code_never_runs_on_a_vitrail_supernode(sites: Sites):
     for name, text in FOREIGN.items():
         (app / name).parent.mkdir(parents=True, exist_ok=True)
         (app / name).write_text(text)
-    said = sites.flwr("run", str(app), "loop", "--stream")
-    assert "asked 4 and heard 4" in said, said[-3000:]
+    returned = sites.flwr("run", str(app), "loop", "--stream")
+    assert "asked 4 and heard 4" in returned, returned[-3000:]
     was = {name: (sites.keys / name / "was-here").exists() for name in ("north", "south", "west", "east")}
     assert was == {"north": False, "south": True, "west": True, "east": False}
     assert "The FAB could not be verified" in sites.log("east")

@@ -58,8 +58,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory):
 def run_all(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
     """Run all rounds, without evaluation and files."""
     s, method, rng = plan.settings, plan.method, Rng((plan.settings.seed,))
-    held = plan.data.train.take(plan.partition.server)
-    fed = Federation(0, method.server_init(rng.child("server", "init"), held))
+    own_images = plan.data.train.take(plan.partition.server)
+    fed = Federation(0, method.server_init(rng.child("server", "init"), own_images))
     outcomes = []
     while fed.round < s.rounds:
         journal = Journal(plan.folder.answers)

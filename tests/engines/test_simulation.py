@@ -14,6 +14,7 @@ from tests.federation import RUN, digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
+from vitrail.engines.workers import process_context
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load
@@ -133,3 +134,24 @@ def test_a_script_without_a_main_guard_trains_once(tmp_path):
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["begun", "2"], done.stderr
+
+
+def test_a_method_of_a_script_is_refused_before_workers_start(tmp_path, monkeypatch):
+    class Mine(Toy):
+        pass
+
+    clients = SimulatedClients(Mine(), RUN, Rng((5,)), shares(), tmp_path)
+    with pytest.raises(VitrailError, match="use workers=1"):  # a local class cannot be pickled
+        SimulationEngine(clients, digits().train, workers=2)
+    Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
+    with pytest.raises(VitrailError, match="move them to a module, or use workers=1"):
+        SimulationEngine(clients, digits().train, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("available", "expected"), [(["spawn"], "spawn"), (["fork", "spawn", "forkserver"], "forkserver")]
+)
+def test_workers_never_fork_the_callers_process(monkeypatch, available, expected):
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: available)
+    assert process_context().get_start_method() == expected

@@ -18,7 +18,7 @@ from vitrail.data.dataset import Images
 from vitrail.engines.client import Client
 from vitrail.engines.federation import RoundResult
 from vitrail.engines.replies import Failure
-from vitrail.engines.workers import Worker, share_images
+from vitrail.engines.workers import Worker, check_importable, share_images
 from vitrail.methods.base import Method
 from vitrail.privacy.budget import Budget
 from vitrail.utils.determinism import one_thread
@@ -68,10 +68,15 @@ class SimulationEngine:
         workers: Number of worker processes; 1: clients run in this process.
         dropout: Probability that a client does not answer a request. It is decided by the seed, the client and the
             request, so it does not depend on the number of workers.
+
+    Raises:
+        VitrailError: There are several workers, and the method cannot be loaded by another process.
     """
 
     def __init__(self, clients: SimulatedClients, train: Images, workers: int = 1, dropout: float = 0.0) -> None:
         self.clients, self.train, self.dropout = clients, train, dropout
+        if workers > 1:
+            check_importable(clients)
         self.shared = share_images(train) if workers > 1 else {}
         self.pool = [Worker(clients, self.shared) for _ in range(workers)] if workers > 1 else []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import pickle
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import torch.multiprocessing as mp
 from vitrail.data.dataset import Images
 from vitrail.engines.replies import Failure
 from vitrail.utils.determinism import one_thread
+from vitrail.utils.errors import VitrailError
 
 if TYPE_CHECKING:
     from vitrail.engines.simulation import SimulatedClients
@@ -58,6 +60,23 @@ class Worker:
         self.pipe.close()
         self.process.terminate()
         self.process.join()
+
+
+def check_importable(clients: SimulatedClients) -> None:
+    """Refuse clients that worker processes cannot load, before any of them is started.
+
+    Raises:
+        VitrailError: The method, or something it refers to, cannot be pickled or is defined in the caller's script.
+    """
+    try:
+        raw = pickle.dumps(clients)
+    except Exception as e:
+        raise VitrailError(f"worker processes cannot load the method ({type(e).__name__}: {e}); use workers=1") from e
+    if b"__main__" in raw:
+        raise VitrailError(
+            f"{type(clients.method).__name__}: worker processes cannot import classes of a script or notebook "
+            "(__main__); move them to a module, or use workers=1"
+        )
 
 
 def process_context() -> Any:

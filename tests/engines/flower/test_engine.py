@@ -90,9 +90,9 @@ class InMemory(Grid):
         return ids
 
     def say(self, node: int, message: Message) -> None:
-        party = self.nodes[node]
-        context = Context(1, node, {"name": party.name}, RecordDict(), {})
-        reply = client_app(lambda _: party)(message=message, context=context)
+        client = self.nodes[node]
+        context = Context(1, node, {"name": client.name}, RecordDict(), {})
+        reply = client_app(lambda _: client)(message=message, context=context)
         spoil = self.spoils.get(node) if message.metadata.message_type == "train" else None
         self.ready[message.metadata.message_id] = spoil(message) if spoil else reply
 

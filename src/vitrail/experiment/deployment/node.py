@@ -56,6 +56,11 @@ class Node:
         return Node(read_node_config(given))
 
     @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self.config.name
+
+    @property
     def secret(self) -> bytes:
         """Random bytes that only this node knows; created when they are first needed."""
         path = self.config.path / "secret"
@@ -67,7 +72,7 @@ class Node:
     @property
     def _session(self) -> SignedSession:
         server = public_key(self.config.server_key) if self.config.server_key else None
-        return SignedSession(self.config.name, load_or_create_key(self.config.path / "node.key"), server)
+        return SignedSession(self.name, load_or_create_key(self.config.path / "node.key"), server)
 
     def verify(self, spec: str, signed: bytes, purpose: str) -> bytes:
         """Return the request in a signed message; called before anything else is done with it.
@@ -92,7 +97,7 @@ class Node:
         """
         self._check_limits(spec)
         shape, classes = image_format(self.config, common_settings(spec))
-        return Description(self.config.name, self._session.key.public.hex(), shape, classes, self.config.images)
+        return Description(self.name, self._session.key.public.hex(), shape, classes, self.config.images)
 
     def client(self, spec: RunSpec) -> Client:
         """Return this node as a client of a run.
@@ -142,7 +147,7 @@ class Node:
         """
         from vitrail.experiment.deployment.delivered_model import check_delivered
 
-        if not spec.id or not private_file(self._run_path(spec), self.config.name).exists():
+        if not spec.id or not private_file(self._run_path(spec), self.name).exists():
             raise VitrailError("this node has not answered the run, so it stores no model of it")
         shutil.rmtree(self._run_folder(spec) / "pictures", ignore_errors=True)
         path = self.config.path / "models" / f"{spec.id}.safetensors"
@@ -220,7 +225,7 @@ class Node:
         client = self.client(spec)
         answers = int((client.private() or {}).get("given", 0))
         delta = float(getattr(client.method, "delta", 1e-5))
-        return write_statement(self._session.key, self.config.name, spec.id, client.method.mechanism, answers, delta)
+        return write_statement(self._session.key, self.name, spec.id, client.method.mechanism, answers, delta)
 
     def _run_path(self, spec: RunSpec) -> Path:
         return self.config.path / "runs" / spec.id

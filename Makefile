@@ -14,7 +14,7 @@ test: $(VENV)/.ready-dev  ## set up, then run the tests
 	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m 'not sites and not docs'
 
 sites: $(VENV)/.ready-dev  ## the tests that start Flower: its simulation, and real processes, with kills, lies and TLS
-	$(VENV)/bin/python -m pytest -m sites tests/engines
+	$(VENV)/bin/python -m pytest -m sites tests/engines tests/experiment/deployment
 
 docs: $(VENV)/.ready-dev  ## build the documentation site into site/ and run its code blocks and notebook
 	$(VENV)/bin/mkdocs build --strict

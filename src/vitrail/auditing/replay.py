@@ -105,7 +105,7 @@ def replay_run(
             tell(f"eavesdroppers: round {t + 1} of {rounds}")
             chosen = select_clients(plan.clients, s.clients_per_round or len(plan.clients), root.child("choose", t))
             attacked = [client for client in chosen if client in wiretap.clients]
-            fed, _ = run_round(method, fed, plan.id, attacked, ask, root, tell=accepted)
+            fed, _ = run_round(method, fed, plan.id, attacked, ask, root, on_progress=accepted)
     if not wiretap.eavesdroppers:
         raise VitrailError(
             f"{', '.join(wiretap.clients)}: no message in {plural(rounds, 'round')}; increase --users or --rounds"

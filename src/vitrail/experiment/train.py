@@ -112,7 +112,7 @@ def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
     s = plan.settings
     workers = min(len(plan.clients), os.cpu_count() or 1) if s.workers == "auto" else int(s.workers)
     if s.engine == "flower":
-        from vitrail.engines.flower.simulation import simulation
+        from vitrail.experiment.deployment.virtual_nodes import simulation
 
         return simulation(plan, workers)
     if workers > 1 and (local := local_entries(s)):

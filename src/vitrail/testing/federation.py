@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from vitrail.data import load
 from vitrail.data.dataset import Dataset, Images
-from vitrail.engines.async_rounds import run_async_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, RoundResult, run_round
+from vitrail.engines.server import run_rounds
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.methods.base import Method
 from vitrail.utils.rng import Rng
@@ -111,7 +111,7 @@ def federate(
                 outcomes.append(outcome)
                 continue
             journal, until = Journal(folder / "answers"), min(end, fed.round + ahead)
-            for outcome, after in run_async_rounds(
+            for outcome, after in run_rounds(
                 method, fed, RUN, lambda _: sorted(holds), until, ask, rng, journal, quorum=quorum
             ):
                 outcomes.append(outcome)

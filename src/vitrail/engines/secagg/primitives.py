@@ -1,7 +1,7 @@
-"""Key agreement, sealing and key streams, from the package `cryptography`; secagg.py says what they are for.
+"""Key agreement, authenticated encryption and key streams, from the package `cryptography`.
 
-X25519 (RFC 7748) with HKDF-SHA256, ChaCha20-Poly1305 and ChaCha20 (RFC 8439). A key is derived for one use, so a
-nonce of zeros is never used twice with it.
+X25519 (RFC 7748) with HKDF-SHA256, ChaCha20-Poly1305 and ChaCha20 (RFC 8439). Each key is derived for one use,
+so the nonce of zeros is used once with it.
 """
 
 from __future__ import annotations
@@ -22,43 +22,66 @@ _NONCE = bytes(12)
 
 
 def public(private: bytes) -> bytes:
-    """The public half of a private key; any 32 bytes are one."""
+    """Return the public key of a private key; any 32 bytes are a private key."""
     return _loaded(private).public_key().public_bytes_raw()
 
 
 def agree(private: bytes, other: bytes, purpose: bytes) -> bytes:
-    """The key that the holder of `private` shares with the holder of the public key `other`, for one purpose."""
+    """Derive the key that two parties share for one purpose.
+
+    Args:
+        private: Private key of one party.
+        other: Public key of the other party.
+        purpose: Use of the derived key; another purpose gives another key.
+
+    Returns:
+        A key of 32 bytes.
+
+    Raises:
+        Malformed: `other` is not a valid public key.
+
+    Example:
+        >>> a, b = bytes(31) + b"a", bytes(31) + b"b"
+        >>> agree(a, public(b), b"x") == agree(b, public(a), b"x") != agree(a, public(b), b"y")
+        True
+    """
     try:
         secret = _loaded(private).exchange(X25519PublicKey.from_public_bytes(other))
-    except ValueError:  # not 32 bytes, or a point that would make the secret known to all
-        raise Malformed(f"{other[:4].hex()}... of {len(other)} bytes is no public key") from None
+    except ValueError:  # not 32 bytes, or a point for which the shared secret is public
+        raise Malformed(f"{other[:4].hex()}... of {len(other)} bytes is not a public key") from None
     return derive(secret, purpose)
 
 
 @lru_cache(maxsize=2)
 def _loaded(private: bytes) -> X25519PrivateKey:
-    """A key that agrees with many others, read once: reading takes as long as agreeing."""
+    """Load a private key once for many agreements: loading takes as long as an agreement."""
     return X25519PrivateKey.from_private_bytes(private)
 
 
 def derive(secret: bytes, purpose: bytes) -> bytes:
-    """A key of 32 bytes for one purpose."""
+    """Derive a key of 32 bytes for one purpose (HKDF-SHA256)."""
     return HKDF(SHA256(), 32, None, purpose).derive(secret)
 
 
 def seal(key: bytes, text: bytes) -> bytes:
-    """Encrypt so that a change shows; the key is for this text alone."""
+    """Encrypt and authenticate a text; each key may be used for one text only."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, text, None)
 
 
 def unseal(key: bytes, box: bytes) -> bytes:
-    """What was sealed, or a refusal."""
+    """Decrypt a text.
+
+    Raises:
+        Malformed: The ciphertext was changed, or belongs to another key.
+    """
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
     except InvalidTag:
-        raise Malformed(f"a box of {len(box)} bytes does not open: it was changed or is for somebody else") from None
+        raise Malformed(
+            f"a ciphertext of {len(box)} bytes cannot be decrypted: it was changed or is for another client"
+        ) from None
 
 
 def key_stream(key: bytes) -> CipherContext:
-    """`update(zeros)` gives the next bytes of the key's stream."""
+    """Return a cipher whose `update(zeros)` returns the next bytes of the key's stream."""
     return Cipher(ChaCha20(key, bytes(16)), None).encryptor()

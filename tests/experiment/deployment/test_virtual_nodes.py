@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.flower.sockets import family, listening, only_loopback
+from tests.experiment.deployment.sockets import family, listening, only_loopback
 from tests.federation import PRIVATE, QUICK, same
-from vitrail.engines.async_rounds import run_async_rounds
-from vitrail.engines.flower.simulation import VirtualNodes, virtual_nodes
 from vitrail.engines.journal import Journal
 from vitrail.engines.rounds import Federation, RoundResult
+from vitrail.engines.server import run_rounds
 from vitrail.experiment import settings as config
+from vitrail.experiment.deployment.virtual_nodes import VirtualNodes, virtual_nodes
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.runner import Engine
@@ -23,7 +23,7 @@ from vitrail.experiment.train import engine_for, train
 from vitrail.methods import METHODS
 from vitrail.utils.rng import Rng
 
-pytestmark = pytest.mark.sites  # it starts all of Flower, and Ray
+pytestmark = pytest.mark.sites  # starts Flower and Ray
 
 CLIENTS, ROUNDS = 3, 2
 TINY = {
@@ -48,7 +48,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory):
-    """Ray is started once; all methods are played one after another over one Grid. The path stays as it was."""
+    """Start Ray once for all methods; PYTHONPATH is restored."""
     before = dict(os.environ)
     with virtual_nodes(str(tmp_path_factory.mktemp("laid")), CLIENTS, 2) as nodes:
         yield nodes
@@ -56,15 +56,15 @@ def nodes(tmp_path_factory: pytest.TempPathFactory):
     assert os.environ.get("PYTHONPATH") == before.get("PYTHONPATH")
 
 
-def played(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
-    """All rounds, as a run plays them, without what it draws and writes."""
+def run_all(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
+    """Run all rounds, without evaluation and files."""
     s, method, rng = plan.settings, plan.method, Rng((plan.settings.seed,))
-    held = plan.data.train.take(plan.partition.server)
-    fed = Federation(0, method.server_init(rng.child("server", "init"), held))
+    own_images = plan.data.train.take(plan.partition.server)
+    fed = Federation(0, method.server_init(rng.child("server", "init"), own_images))
     outcomes = []
     while fed.round < s.rounds:
         journal = Journal(plan.folder.answers)
-        for outcome, after in run_async_rounds(
+        for outcome, after in run_rounds(
             method, fed, plan.id, lambda _: plan.clients, s.rounds, engine.ask, rng, journal, quorum=1
         ):
             outcomes.append(outcome)
@@ -77,8 +77,8 @@ def played(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
 def test_a_method_gives_the_same_bits_and_bytes_as_embedded(name, settings, nodes: VirtualNodes, tmp_path: Path):
     plans = [prepare(config.resolve(name, {**TINY, **settings, "out": str(tmp_path / e), "workers": 1})) for e in "ab"]
     with engine_for(plans[0]) as embedded:
-        fed, outcomes = played(plans[0], embedded)
-    other, others = played(plans[1], nodes.engine(plans[1]))
+        fed, outcomes = run_all(plans[0], embedded)
+    other, others = run_all(plans[1], nodes.engine(plans[1]))
     assert same(fed.tree(), other.tree())
     for a, b in zip(outcomes, others, strict=True):
         assert (a.up, a.down, a.excluded, a.metrics) == (b.up, b.down, b.excluded, b.metrics)
@@ -86,7 +86,7 @@ def test_a_method_gives_the_same_bits_and_bytes_as_embedded(name, settings, node
     assert any(o.replied for o in outcomes)
 
 
-def test_all_that_listens_does_so_on_loopback(nodes: VirtualNodes):
+def test_all_sockets_are_on_loopback(nodes: VirtualNodes):
     mine = family(os.getpid())
     assert len(mine) > 3  # Ray's servers and workers
     assert listening(mine)
@@ -95,7 +95,7 @@ def test_all_that_listens_does_so_on_loopback(nodes: VirtualNodes):
 
 
 class StopsAfter:
-    """Somebody who looks on and loses patience."""
+    """A callback that interrupts the run."""
 
     def __init__(self, rounds: int) -> None:
         self.left = rounds
@@ -109,7 +109,7 @@ class StopsAfter:
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_goes_on_with_flower_to_the_same_model(tmp_path: Path):
+def test_an_interrupted_run_resumes_with_flower_to_the_same_model(tmp_path: Path):
     settings = {**TINY, **QUICK["prism"], "grids": 0, "eval_every": 0}
     whole = train("prism", **settings, out=str(tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What processes listen on, as the kernel tells it."""
+"""Listening sockets of processes, as the kernel reports them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return a process and its descendants."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -24,7 +24,7 @@ def family(pid: int) -> list[int]:
 
 
 def listening(pids: Iterable[int]) -> set[str]:
-    """The addresses on which these processes listen."""
+    """Return the addresses on which these processes listen."""
     inodes = set()
     for pid in pids:
         try:
@@ -42,7 +42,7 @@ def listening(pids: Iterable[int]) -> set[str]:
 
 
 def _address(text: str) -> str:
-    """The kernel writes words of four bytes, each in its own order."""
+    """The kernel writes words of four bytes in host byte order."""
     raw = b"".join(bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8))
     address = ipaddress.ip_address(raw)
     mapped = getattr(address, "ipv4_mapped", None)
@@ -50,5 +50,5 @@ def _address(text: str) -> str:
 
 
 def only_loopback(pids: Iterable[int]) -> bool:
-    """Whether nobody from elsewhere can connect to these processes."""
+    """Whether these processes listen only on loopback."""
     return all(ipaddress.ip_address(a).is_loopback for a in listening(pids))

@@ -1,17 +1,17 @@
-"""A deployment whose owners care: TLS, SuperNode authentication, signing keys, and node configs of their own."""
+"""A deployment with TLS, SuperNode authentication, signing keys and node configs."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-from tests.engines.flower.deployment import BIN, Deployment, free_port, until
+from tests.experiment.deployment.processes import BIN, Deployment, free_port, until
 
 PATIENCE = 240  # seconds; a machine may be busy with other tests
 
 
 class Sites(Deployment):
-    """To be used in a `with` block; `keys` is the folder that `vitrail certificates` made."""
+    """A context manager; `keys` is the folder that `vitrail certificates` created."""
 
     def __init__(self, root: Path, keys: Path, **env: str) -> None:
         root.mkdir()
@@ -39,31 +39,31 @@ class Sites(Deployment):
         self.says("link", "Uvicorn running")
 
     def register(self, *names: str) -> None:
-        """Let these nodes in."""
+        """Register these nodes."""
         for name in names:
             key = self.keys / "superlink" / "nodes" / f"{name}.pub"
-            said = self.flwr("supernode", "register", str(key), "loop")
-            assert "registered successfully" in said, said
+            returned = self.flwr("supernode", "register", str(key), "loop")
+            assert "registered successfully" in returned, returned
 
     def supernode(
         self, name: str, *more: str, key: Path | None = None, ca: Path | None = None, command=("flower-supernode",)
     ) -> None:
-        """A SuperNode; without a `ca` it speaks plain text."""
+        """Start a SuperNode; without a `ca` it uses plain text."""
         secure = ["--root-certificates", str(ca)] if ca else ["--insecure"]
         secure += ["--auth-supernode-private-key", str(key)] if key else []
         where = ["--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(free_port())]
         self.start(name, *command, *where, *secure, *more, "--max-retries", "1")
 
     def flwr(self, *words: str) -> str:
-        """What a command of Flower's says, to its end."""
+        """Run a command of Flower; return its output."""
         done = subprocess.run([str(BIN / "flwr"), *words], env=self.env, capture_output=True, text=True, timeout=600)
         return done.stdout + done.stderr
 
     def log(self, name: str) -> str:
-        """What a process has said so far."""
+        """Return the output of a process so far."""
         return (self.root / f"{name}.log").read_text(errors="replace")
 
     def says(self, name: str, words: str) -> None:
-        """Wait until a process has said this."""
+        """Wait until a process has printed this."""
         until(lambda: words in self.log(name) or self.running[name].poll() is not None, PATIENCE, f"{name} is silent")
         assert words in self.log(name), self.log(name)[-2000:]

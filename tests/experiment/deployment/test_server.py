@@ -1,4 +1,4 @@
-"""Real processes over loopback: a SuperLink, four SuperNodes, and whatever may happen to them."""
+"""Real processes over loopback: a SuperLink, four SuperNodes, with kills and lies."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.flower.deployment import Deployment, deployment, until
-from tests.engines.flower.sockets import listening, only_loopback
+from tests.experiment.deployment.processes import Deployment, deployment, until
+from tests.experiment.deployment.sockets import listening, only_loopback
 from tests.federation import QUICK, same
-from vitrail.engines.flower.server import deployed
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config
+from vitrail.experiment.deployment.plan import deployment_plan
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.run_dir import RunDir
 from vitrail.utils import state
@@ -41,7 +41,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 @pytest.fixture(scope="module")
 def patience() -> float:
-    """Seconds that a node has to answer: many times what a process takes to start here and now."""
+    """Timeout of a node: many times the start time of a process."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     return max(20.0, 10 * (time.monotonic() - began))
@@ -52,10 +52,10 @@ def words(method: str) -> str:
 
 
 def reference(out: Path, tmp: Path) -> Federation:
-    """The same run by the embedded engine: the same settings, shares and, round by round, the same participation."""
+    """The same run on the embedded engine, with the same participants in each round."""
     place = RunDir(out)
     settings, facts = config.resolve(str(place.settings), {}), json.loads(place.nodes.read_text())
-    plan = deployed(settings, facts)
+    plan = deployment_plan(settings, facts)
     whole = prepare(
         config.resolve(
             settings.method, {"data": "digits", "size": 8, "test_fraction": 0.9, "clients": NODES, "out": "-"}
@@ -83,13 +83,13 @@ def server_of(out: Path) -> state.State:
 
 
 def models(there: Deployment, out: Path) -> list[bytes | None]:
-    """The model as each node has it."""
+    """Return the model that each node has."""
     run = json.loads((out / "nodes.json").read_text())["id"]
     places = [there.root / f"node-{k}" / "models" / f"{run}.safetensors" for k in range(NODES)]
     return [p.read_bytes() if p.exists() else None for p in places]
 
 
-def test_a_killed_and_a_lying_node_leave_the_bits_to_the_others(there: Deployment, patience, tmp_path: Path):
+def test_a_killed_and_a_lying_node_do_not_change_the_bits_of_the_others(there: Deployment, patience, tmp_path: Path):
     out = tmp_path / "run"
     there.run(f"prism {words('prism')} {SMALL} clients=4 rounds=8 timeout={patience}", out)
     until(lambda: there.rounds(out) == 1, 20 * patience, "no first round")
@@ -105,7 +105,7 @@ def test_a_killed_and_a_lying_node_leave_the_bits_to_the_others(there: Deploymen
     for row, kind in zip(rows, kinds, strict=True):
         assert kind in row["excluded"][liar] or "did not answer" in row["excluded"][liar]
     assert killed in rows[2]["excluded"]
-    assert killed not in rows[-1]["excluded"]  # it is back as soon as its process is
+    assert killed not in rows[-1]["excluded"]  # it is back with its process
     assert same(server_of(out), reference(out, tmp_path / "clients").server)
     model = RunDir(out).model.read_bytes()
     assert models(there, out) == [model] * NODES
@@ -113,7 +113,7 @@ def test_a_killed_and_a_lying_node_leave_the_bits_to_the_others(there: Deploymen
     assert all(p.stat().st_mode & 0o077 == 0 for p in private.rglob("*.safetensors"))
 
 
-def test_a_clientapp_killed_mid_round_is_asked_again(there: Deployment, patience, tmp_path: Path):
+def test_a_client_app_killed_within_a_round_gets_its_request_again(there: Deployment, patience, tmp_path: Path):
     out, runs = tmp_path / "run", there.root / "node-0" / "runs"
     before = set(runs.glob("*/*"))
     there.run(f"fedgan {words('fedgan')} {SMALL} clients=2 rounds=1 local_epochs=300 timeout={4 * patience}", out)
@@ -126,7 +126,9 @@ def test_a_clientapp_killed_mid_round_is_asked_again(there: Deployment, patience
     assert same(server_of(out), reference(out, tmp_path / "clients").server)
 
 
-def test_serverapp_and_superlink_killed_mid_round_go_on_with_the_same_bits(there: Deployment, patience, tmp_path: Path):
+def test_server_app_and_superlink_killed_within_a_round_resume_to_same_bits(
+    there: Deployment, patience, tmp_path: Path
+):
     out = tmp_path / "run"
     settings = f"fedgan {words('fedgan')} {SMALL} clients=2 rounds=3 timeout={3 * patience}"
     there.run(settings, out)

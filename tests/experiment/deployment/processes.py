@@ -1,4 +1,4 @@
-"""A deployment on loopback: a SuperLink and SuperNodes, each a process of its own, stopped at the end."""
+"""A deployment on loopback: a SuperLink and SuperNodes, one process each, stopped at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.engines.flower.sockets import family
+from tests.experiment.deployment.sockets import family
 from vitrail.experiment.run_dir import RunDir
 
 HERE = Path(__file__).parent
@@ -26,20 +26,20 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def until(what: Callable[[], bool], seconds: float, says: str) -> None:
+def until(what: Callable[[], bool], seconds: float, message: str) -> None:
     end = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < end, says
+        assert time.monotonic() < end, message
         time.sleep(0.1)
 
 
 def _ends_with_us() -> None:
-    """In a new process: be killed when the tests are, even if they are killed."""
+    """In a new process: end with the tests, even if they are killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _gone(pid: int) -> bool:
-    """Whether a process has ended, and with it all that it listened on."""
+    """Whether a process has ended and closed its sockets."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -47,7 +47,7 @@ def _gone(pid: int) -> bool:
 
 
 class Deployment:
-    """Processes by name; what they say is in files of the same name."""
+    """Processes by name; their output is in files of the same name."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.port = root, free_port()
@@ -105,7 +105,7 @@ class Deployment:
         return self.start("flwr", "flwr", "run", app, "loop", "--stream", "-c", f'settings="{settings}" out="{out}"')
 
     def kill(self, name: str) -> None:
-        """SIGKILL to a process and all that it started, one by one."""
+        """Send SIGKILL to a process and its descendants, one by one."""
         self.kill_all(family(self.running.pop(name).pid))
 
     def kill_all(self, pids: list[int]) -> None:
@@ -115,7 +115,7 @@ class Deployment:
         until(lambda: all(map(_gone, pids)), 60, "a killed process is still there")
 
     def apps(self, name: str) -> list[int]:
-        """The processes of the apps that a process has running: a SuperLink's ServerApp, a SuperNode's ClientApp."""
+        """Processes of a SuperLink's ServerApp or a SuperNode's ClientApp."""
         found = []
         for pid in family(self.running[name].pid):
             with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ class Deployment:
         return len(RunDir(out).rows())
 
     def done(self, out: Path, seconds: float) -> None:
-        """Wait until a run has delivered its model; what was said last shows where it does not."""
+        """Wait until a run has delivered its model; otherwise show the last output."""
 
         def ended() -> bool:
             return (out / "nodes.json").exists() and "delivered" in (out / "nodes.json").read_text()
@@ -139,15 +139,15 @@ class Deployment:
         return [pid for process in self.running.values() for pid in family(process.pid)]
 
     def stop(self) -> None:
-        everybody = self.pids()
-        self.kill_all(everybody)
+        all_pids = self.pids()
+        self.kill_all(all_pids)
         for process in self.running.values():
             process.wait()
 
 
 @contextlib.contextmanager
 def deployment(root: Path) -> Iterator[Deployment]:
-    """A deployment without nodes, all of whose processes are stopped in the end."""
+    """A deployment without nodes, whose processes are stopped at the end."""
     made = Deployment(root)
     try:
         made.superlink()

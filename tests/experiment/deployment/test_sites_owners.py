@@ -1,4 +1,4 @@
-"""What a node's owner decides holds on real processes: whose requests, which mechanism, whose code."""
+"""The owner's decisions on real processes: server, mechanism, and code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.flower.sites import PATIENCE, Sites
-from tests.engines.flower.sockets import only_loopback
+from tests.experiment.deployment.sites import PATIENCE, Sites
+from tests.experiment.deployment.sockets import only_loopback
 from vitrail.engines.flower.certificates import make
 from vitrail.models.model_file import load
 from vitrail.privacy.checked_ledger import read_run_ledger
@@ -66,7 +66,7 @@ pytestmark = pytest.mark.sites
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
-    """north meets the terms, south's owner asks for more, west's named another server, east's trusts signed apps alone."""
+    """north accepts, south requires more, west names another server, east trusts only signed apps."""
     folder = tmp_path_factory.mktemp("owners")
     keys = folder / "keys"
     owners = {
@@ -95,7 +95,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         yield sites
 
 
-def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
+def test_a_run_continues_with_the_nodes_that_accept_it(sites: Sites):
     out, keys = sites.root.parent / "out", sites.keys
     sites.run(QUICK, out)
     sites.done(out, 3 * PATIENCE)
@@ -125,7 +125,7 @@ def test_a_run_goes_on_with_those_whose_owners_agree(sites: Sites):
         assert not (keys / stranger / "models").exists()
 
 
-def test_no_secret_is_in_a_log_or_in_what_the_superlink_keeps(sites: Sites):
+def test_no_secret_is_in_a_log_or_in_the_superlink_database(sites: Sites):
     out, keys = sites.root.parent / "out", sites.keys
     files = ("north/node.key", "south/node.key", "superlink/signing.key")
     secrets = [(keys / file).read_text().strip() for file in files]
@@ -138,14 +138,14 @@ def test_no_secret_is_in_a_log_or_in_what_the_superlink_keeps(sites: Sites):
             assert bytes.fromhex(secret) not in raw, path.name
 
 
-def test_shipped_code_runs_on_a_plain_supernode_and_never_on_one_of_ours(sites: Sites):
-    """Nor where only signed apps are trusted: but there ours does not, either."""
+def test_shipped_code_never_runs_on_a_vitrail_supernode(sites: Sites):
+    """A node that trusts only signed apps runs no shipped code, and not ours."""
     app = sites.root.parent / "foreign"
     for name, text in FOREIGN.items():
         (app / name).parent.mkdir(parents=True, exist_ok=True)
         (app / name).write_text(text)
-    said = sites.flwr("run", str(app), "loop", "--stream")
-    assert "asked 4 and heard 4" in said, said[-3000:]
+    returned = sites.flwr("run", str(app), "loop", "--stream")
+    assert "asked 4 and heard 4" in returned, returned[-3000:]
     was = {name: (sites.keys / name / "was-here").exists() for name in ("north", "south", "west", "east")}
     assert was == {"north": False, "south": True, "west": True, "east": False}
     assert "The FAB could not be verified" in sites.log("east")

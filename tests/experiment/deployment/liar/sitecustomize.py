@@ -1,4 +1,4 @@
-"""On the path of one node's processes, this makes its client lie: each round in another way."""
+"""On the path of one node's processes, this makes its client lie, differently in each round."""
 
 import sys
 from importlib.abc import MetaPathFinder
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class When(MetaPathFinder):
-    """Calls `then(module)` once a module has been loaded; loading it early would make Flower give the process up."""
+    """Calls `then(module)` once a module has been loaded; loading it early would make Flower give up the process."""
 
     def __init__(self, name, then):
         self.name, self.then = name, then
@@ -28,7 +28,7 @@ class When(MetaPathFinder):
 
 
 def teach(module):
-    """Put a liar in the honest client's place."""
+    """Replace the honest client by a lying one."""
     from dataclasses import replace
 
     import numpy as np
@@ -38,7 +38,7 @@ def teach(module):
     honest = module.Client.answer
 
     def floats(parts, change):
-        """Parts of floats changed, and the others as they are."""
+        """Change parts of floats."""
         return tuple(change(p) if p.codec == "float32" else p for p in parts)
 
     def another_shape(part):

@@ -1,4 +1,4 @@
-"""A node by itself: what it says, keeps and refuses."""
+"""A single node: descriptions, stored files and refusals."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from PIL import Image
 from tests.engines.flower.descriptions import GOOD, NASTY
 from tests.federation import PRIVATE, QUICK
 from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.run_spec import RunSpec
-from vitrail.engines.flower.server import deployed
 from vitrail.experiment import settings as config
+from vitrail.experiment.deployment.node import Node
+from vitrail.experiment.deployment.plan import deployment_plan
+from vitrail.experiment.deployment.specs import offer_spec, spec_of
 from vitrail.experiment.plan import prepare
 from vitrail.methods import METHODS
 from vitrail.methods.base import Model
@@ -52,24 +53,24 @@ def node(tmp_path: Path, **given) -> Node:
     return Node.of({"name": "client-1", "data": "digits", "folder": str(tmp_path / "node"), "device": "cpu", **given})
 
 
-def test_a_share_of_a_partition_is_that_of_the_simulated_client(plan, tmp_path):
+def test_a_part_of_a_partition_equals_that_of_the_simulated_client(plan, tmp_path):
     ours = node(tmp_path, **SHARE)
-    described = ours.describe(RunSpec.of(plan))
+    described = ours.describe(spec_of(plan))
     assert (described.shape, described.classes) == (plan.data.shape, plan.data.classes)
-    held = ours.client(RunSpec.of(plan)).pictures()
-    assert held.digest() == plan.partition.client(plan.data, 1).digest()
-    again = ours.client(RunSpec.of(plan)).pictures()  # from what was laid out
-    assert again.digest() == held.digest()
+    own_images = ours.client(spec_of(plan)).images()
+    assert own_images.digest() == plan.partition.client(plan.data, 1).digest()
+    again = ours.client(spec_of(plan)).images()  # from the stored copy
+    assert again.digest() == own_images.digest()
 
 
-def test_a_description_is_read_as_it_was_sent(plan, tmp_path):
-    described = node(tmp_path, **SHARE).describe(RunSpec.of(plan))
+def test_a_description_is_decoded_to_what_was_encoded(plan, tmp_path):
+    described = node(tmp_path, **SHARE).describe(spec_of(plan))
     assert Description.read(described.text()) == described
     assert Description.read(json.dumps({**GOOD, "name": "Süd [red]"})).name == "Süd [red]"
 
 
 @pytest.mark.parametrize("text", NASTY.values(), ids=NASTY)
-def test_a_description_that_no_honest_node_sends_is_refused_with_a_printable_reason(text):
+def test_a_malformed_description_is_refused_with_a_printable_reason(text):
     with pytest.raises(VitrailError) as refused:
         Description.read(text)
     assert str(refused.value).isprintable()
@@ -88,16 +89,16 @@ def test_any_value_in_a_description_is_checked_or_refused(field, value):
     assert len(read.shape) == 3
 
 
-def test_terms_tell_no_node_of_the_servers_places(plan, tmp_path):
-    assert str(tmp_path) not in RunSpec.of(plan).text()
-    assert RunSpec.read(RunSpec.of(plan).text()) == RunSpec.of(plan)
+def test_a_run_spec_has_no_path_of_the_server(plan, tmp_path):
+    assert str(tmp_path) not in spec_of(plan).text()
+    assert RunSpec.read(spec_of(plan).text()) == spec_of(plan)
 
 
-def test_other_terms_under_the_same_id_are_refused(plan, tmp_path):
-    terms = RunSpec.of(plan)
+def test_another_run_spec_with_the_same_id_is_refused(plan, tmp_path):
+    terms = spec_of(plan)
     ours = node(tmp_path, **SHARE)
     ours.client(terms)
-    with pytest.raises(VitrailError, match="begun on other terms"):
+    with pytest.raises(VitrailError, match="started with other settings"):
         ours.client(replace(terms, clients=4))
 
 
@@ -105,12 +106,12 @@ def answered(plan, tmp_path):
     """A node that answered the first round of a run, and a model of that run."""
     ours = node(tmp_path, **SHARE)
     server = plan.method.server_init(Rng((1,)))
-    opened, _ = plan.method.start_round(server, ["client-1"], Rng((2,)))
-    parts = plan.method.broadcast(opened, "client-1", True).parts
+    started, _ = plan.method.start_round(server, ["client-1"], Rng((2,)))
+    parts = plan.method.broadcast(started, "client-1", True).parts
     request = Message(
         Header(Kind.REQUEST, plan.id, 0, "server"), tuple(make_part(n, c, np.asarray(a)) for n, (c, a) in parts.items())
     )
-    assert decode(ours.client(RunSpec.of(plan)).answer(encode(request))).header.kind is Kind.REPLY
+    assert decode(ours.client(spec_of(plan)).answer(encode(request))).header.kind is Kind.REPLY
     return ours, model_of(plan, tmp_path / "made.safetensors")
 
 
@@ -120,9 +121,9 @@ def model_of(plan, path, **changes):
     return path.read_bytes()
 
 
-def test_private_files_are_the_owners_and_the_model_is_not(plan, tmp_path):
+def test_private_files_are_protected_and_the_model_is_readable(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    terms = RunSpec.of(plan)
+    terms = spec_of(plan)
     ours.describe(terms)
     ours.keep(terms, made)
     place = tmp_path / "node"
@@ -131,12 +132,12 @@ def test_private_files_are_the_owners_and_the_model_is_not(plan, tmp_path):
     model = place / "models" / f"{terms.id}.safetensors"
     assert model.read_bytes() == made
     assert model.stat().st_mode & 0o044
-    assert not (place / "runs" / terms.id / "pictures").exists()  # nothing of them stays beyond the run
+    assert not (place / "runs" / terms.id / "pictures").exists()  # deleted at the end of the run
 
 
-def test_a_node_signs_how_often_it_answered_and_the_ledger_is_held_to_it(plan, tmp_path):
+def test_the_ledger_is_checked_against_the_signed_number_of_answers(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    terms = RunSpec.of(plan)
+    terms = spec_of(plan)
     key = bytes.fromhex(ours.describe(terms).key)
     raw = ours.keep(terms, made)
     entry = read_statement(raw, "client-1", terms.id, key, 1)
@@ -151,12 +152,12 @@ def test_a_node_signs_how_often_it_answered_and_the_ledger_is_held_to_it(plan, t
         read_statement(raw, "client-1", terms.id, key, 0)
     opening = {"kind": "opening", "private": False, "says": "not private", "run": terms.id}
     asked = {"kind": "round", "round": 0, "asked": ["client-1"]}
-    said = {"kind": "statement", "client": "client-1", **entry}
-    assert recompute([opening, asked, said]) is False
+    returned = {"kind": "statement", "client": "client-1", **entry}
+    assert recompute([opening, asked, returned]) is False
     with pytest.raises(Malformed, match="client-1 states 1 answers; the ledger records 0 requests to it"):
-        recompute([opening, said])
+        recompute([opening, returned])
     with pytest.raises(Malformed, match="of another client or run"):
-        recompute([{**opening, "run": "00" * 16}, asked, said])
+        recompute([{**opening, "run": "00" * 16}, asked, returned])
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_a_node_signs_how_often_it_answered_and_the_ledger_is_held_to_it(plan, t
         {"client": 3},
     ],
 )
-def test_a_signed_statement_with_other_fields_than_one_has_is_refused(lie):
+def test_a_signed_statement_with_other_fields_is_refused(lie):
     key = Key(bytes(32))
     facts = {"client": "north", "run": "00", "answers": 1, "mechanism": "none", **lie}
     text = json.dumps(facts)
@@ -180,27 +181,27 @@ def test_a_signed_statement_with_other_fields_than_one_has_is_refused(lie):
         read_statement(raw, "north", "00", key.public, 5)
 
 
-def test_a_node_stores_no_model_of_a_run_that_it_never_answered(plan, tmp_path):
-    ours, terms = node(tmp_path, **SHARE), RunSpec.of(plan)
+def test_a_node_stores_no_model_of_a_run_that_it_has_not_answered(plan, tmp_path):
+    ours, terms = node(tmp_path, **SHARE), spec_of(plan)
     made = model_of(plan, tmp_path / "made.safetensors")
     with pytest.raises(VitrailError, match="has not answered"):
         ours.keep(terms, made)
-    ours.client(terms)  # asked, but it gave no answer
+    ours.client(terms)  # requested, but not answered
     with pytest.raises(VitrailError, match="has not answered"):
         ours.keep(terms, made)
     assert not (tmp_path / "node" / "models").exists()
 
 
-def test_a_node_stores_no_model_on_other_terms_than_it_answered(plan, tmp_path):
+def test_a_node_stores_no_model_for_another_run_spec(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    with pytest.raises(VitrailError, match="begun on other terms"):
-        ours.keep(replace(RunSpec.of(plan), clients=4), made)
+    with pytest.raises(VitrailError, match="started with other settings"):
+        ours.keep(replace(spec_of(plan), clients=4), made)
     assert not (tmp_path / "node" / "models").exists()
 
 
-def test_a_node_stores_one_model_of_a_run_and_not_another(plan, tmp_path):
+def test_a_node_stores_one_model_per_run(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    terms = RunSpec.of(plan)
+    terms = spec_of(plan)
     ours.keep(terms, made)
     ours.keep(terms, made)  # a server that was restarted delivers it again
     with pytest.raises(VitrailError, match="another model"):
@@ -217,23 +218,23 @@ def padded(path, raw):
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "says"),
+    ("changed", "expected"),
     [
         (lambda plan, path: bytes(10_000), "damaged or not a vitrail file"),
-        (lambda plan, path: model_of(plan, path, width=2.0), "the model has width = 2.0, the run 1.0"),
+        (lambda plan, path: model_of(plan, path, width=2.0), "the model has width = 2.0, the run has 1.0"),
         (lambda plan, path: model_of(plan, path, shape=[1, 16, 16]), "the model has shape"),
         (lambda plan, path: model_of(plan, path, mask=np.zeros(2**20, np.uint8)), "does not fit together"),
-        (lambda plan, path: padded(path, model_of(plan, path)), "of which its network takes"),
+        (lambda plan, path: padded(path, model_of(plan, path)), "but its network has"),
     ],
 )
-def test_a_node_stores_only_a_model_of_the_size_that_the_run_has(plan, tmp_path, spoilt, says):
+def test_a_node_stores_only_a_model_of_the_network_of_the_run(plan, tmp_path, changed, expected):
     ours, _ = answered(plan, tmp_path)
-    with pytest.raises(VitrailError, match=says):
-        ours.keep(RunSpec.of(plan), spoilt(plan, tmp_path / "bad.safetensors"))
+    with pytest.raises(VitrailError, match=expected):
+        ours.keep(spec_of(plan), changed(plan, tmp_path / "bad.safetensors"))
     assert not (tmp_path / "node" / "models").exists()
 
 
-def test_a_nodes_owner_may_choose_its_discriminator(tmp_path):
+def test_the_owner_of_a_node_may_choose_its_discriminator(tmp_path):
     settings = {
         **QUICK["psfedgan"],
         "data": "digits",
@@ -242,7 +243,7 @@ def test_a_nodes_owner_may_choose_its_discriminator(tmp_path):
         "rounds": 2,
         "out": str(tmp_path / "run"),
     }
-    terms = RunSpec.of(prepare(config.resolve("psfedgan", settings)))
+    terms = spec_of(prepare(config.resolve("psfedgan", settings)))
     chosen = node(tmp_path, **SHARE, discriminator="dense:6").client(terms).method
     assert chosen.architecture == "dense:6"
     assert node(tmp_path, **SHARE).client(terms).method.architecture == f"dcgan:{QUICK['psfedgan']['d_width']}"
@@ -250,8 +251,8 @@ def test_a_nodes_owner_may_choose_its_discriminator(tmp_path):
         node(tmp_path, **SHARE, discriminator="resnet:6").client(terms)
 
 
-def test_two_processes_that_answer_one_request_say_the_same(tmp_path):
-    """Flower may give up a process that is only slow, and the server asks again: that is no second draw of the noise."""
+def test_two_processes_that_answer_one_request_return_the_same_reply(tmp_path):
+    """Flower may give up a slow process and repeat the request: noise must not be drawn twice."""
     settings = {
         **QUICK["moments"],
         "privacy": "moments",
@@ -261,34 +262,34 @@ def test_two_processes_that_answer_one_request_say_the_same(tmp_path):
         "clients": 3,
     }
     plan = prepare(config.resolve("moments", {**settings, "out": str(tmp_path / "run")}))
-    ours, terms = node(tmp_path, **SHARE), RunSpec.of(plan)
+    ours, terms = node(tmp_path, **SHARE), spec_of(plan)
     request = encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))
     with ThreadPoolExecutor(2) as both:
-        said = list(both.map(lambda _: ours.client(terms).answer(request), range(2)))
-    assert decode(said[0]).header.kind is Kind.REPLY
-    assert said[0] == said[1]
+        returned = list(both.map(lambda _: ours.client(terms).answer(request), range(2)))
+    assert decode(returned[0]).header.kind is Kind.REPLY
+    assert returned[0] == returned[1]
 
 
-def test_why_pictures_cannot_be_read_stays_on_the_node(plan, tmp_path, capfd):
+def test_the_reason_why_images_cannot_be_read_stays_on_the_node(plan, tmp_path, capfd):
     ours = node(tmp_path, data=f"folder:{tmp_path / 'nowhere'}")
     with pytest.raises(VitrailError) as refused:
-        ours.describe(RunSpec.of(plan))
+        ours.describe(spec_of(plan))
     assert str(tmp_path) not in str(refused.value)
     assert str(tmp_path / "nowhere") in capfd.readouterr().err
 
 
-def test_damaged_private_state_is_reported_without_its_place(plan, tmp_path):
+def test_damaged_private_state_is_reported_without_its_path(plan, tmp_path):
     ours = node(tmp_path, **SHARE)
-    client = ours.client(RunSpec.of(plan))
+    client = ours.client(spec_of(plan))
     client.path.write_bytes(b"damaged")
     reply = decode(client.answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))))
-    said = bytes(reply.parts[0].array()).decode()
-    assert "damaged" in said
-    assert str(tmp_path) not in said
+    returned = bytes(reply.parts[0].array()).decode()
+    assert "damaged" in returned
+    assert str(tmp_path) not in returned
 
 
-def test_with_entropy_of_the_system_a_node_draws_from_its_own_secret(plan, tmp_path):
-    terms = RunSpec.of(plan)
+def test_with_noise_source_os_a_node_draws_from_its_own_secret(plan, tmp_path):
+    terms = spec_of(plan)
     seeded = node(tmp_path, **SHARE).client(terms).rng
     own = replace(terms, id="11" * 16, settings={**terms.settings, "noise_source": "os"})
     first, second = (node(tmp_path / k, **SHARE).client(own).rng for k in "ab")
@@ -305,7 +306,7 @@ def images(folder: Path, label: str, n: int = 20) -> Path:
 
 
 def unread(path: Path) -> None:
-    """Make an image undecodable, with its size and times as they were."""
+    """Make an image undecodable, with its size and times unchanged."""
     was = path.stat()
     path.write_bytes(b"x" * was.st_size)
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
@@ -314,27 +315,27 @@ def unread(path: Path) -> None:
 @pytest.mark.parametrize(
     "demand", [{"max-epsilon": 1.0}, {"accept": "moments"}, {"require-secagg": True}, {"budget": 2.0}]
 )
-def test_what_a_policy_refuses_is_refused_before_an_image_is_decoded(plan, tmp_path, demand):
-    folder = images(tmp_path / "pictures", "normal")
+def test_a_policy_is_checked_before_an_image_is_decoded(plan, tmp_path, demand):
+    folder = images(tmp_path / "images", "normal")
     unread(folder / "normal" / "3.png")
     place = {"data": f"folder:{folder}", "home": str(tmp_path / "home")}
-    offer = RunSpec(RunSpec.of(plan).settings)  # as a server sends it before it knows the nodes
+    offer = RunSpec(spec_of(plan).settings)  # before the nodes are known
     with pytest.raises(VitrailError, match="its owner's policy refuses this run") as refused:
         node(tmp_path, **place, **demand).describe(offer)
     assert refused.value.public == "refused by the node's policy"
     assert not (tmp_path / "node" / "images.json").exists()
     with pytest.raises(VitrailError, match="cannot be read"):
-        node(tmp_path, **place).describe(offer)  # without a policy the images are looked at
+        node(tmp_path, **place).describe(offer)  # without a policy the images are read
 
 
-def test_images_are_decoded_once_whoever_asks_and_again_when_a_file_changes(plan, tmp_path):
-    folder, terms = images(tmp_path / "pictures", "normal"), RunSpec.of(plan)
+def test_images_are_decoded_once_until_a_file_changes(plan, tmp_path):
+    folder, terms = images(tmp_path / "images", "normal"), spec_of(plan)
     ours = node(tmp_path, data=f"folder:{folder}")
     first = ours.describe(terms)
     assert (first.shape, first.classes) == ((1, 8, 8), ("normal",))
     unread(folder / "normal" / "3.png")
     assert ours.describe(terms) == first
-    for size in (16, 32, None):  # another run's settings: what is stored tells this, too
+    for size in (16, 32, None):  # settings of other runs need no decoding
         other = ours.describe(replace(terms, settings={**terms.settings, "size": size, "labels": "ignore"}))
         assert (other.shape, other.classes) == ((1, size or 32, size or 32), ())
     assert (tmp_path / "node" / "images.json").stat().st_mode & 0o077 == 0
@@ -349,7 +350,7 @@ def test_images_are_decoded_once_whoever_asks_and_again_when_a_file_changes(plan
 
 @pytest.mark.parametrize("name", [*METHODS, *PRIVATE, "moments, auto"])
 def test_an_offer_of_any_method_is_checked_without_images(name, tmp_path):
-    """A policy that accepts it gets as far as the images, of which there are none; nothing fails before."""
+    """A policy that accepts the run is followed by reading images, which fails here; nothing fails before."""
     method, private = PRIVATE.get(name, (name.partition(",")[0], {}))
     settings = {
         **QUICK[method],
@@ -362,7 +363,7 @@ def test_an_offer_of_any_method_is_checked_without_images(name, tmp_path):
     }
     if name.endswith("auto"):
         settings["features"] = "auto"
-    offer = RunSpec.offer(config.resolve(method, settings))
+    offer = offer_spec(config.resolve(method, settings))
     names = "none,moments,dp-sgd,dp-fedavg,gradient"
     lax = node(tmp_path, data=f"folder:{tmp_path / 'nowhere'}", accept=names)
     with pytest.raises(VitrailError, match="cannot be read"):
@@ -385,19 +386,19 @@ def test_a_node_with_a_budget_answers_only_what_its_own_noise_protects(method, s
     out = plan.method.broadcast(plan.method.server_init(Rng((5,))), "client-1", True)
     parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
     with pytest.raises(VitrailError, match="its owner's policy refuses this run"):
-        ours.client(RunSpec.of(plan)).answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server"), parts)))
+        ours.client(spec_of(plan)).answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server"), parts)))
     assert not (tmp_path / "home" / "budgets").exists(), "nothing was charged"
 
 
-def test_a_refusal_tells_the_server_no_number_and_no_name(plan, tmp_path, capfd):
-    """Another run has spent most of the budget; how much, and of what, is its owner's affair."""
+def test_a_refusal_contains_no_number_and_no_name(plan, tmp_path, capfd):
+    """Another run has spent most of the budget; amount and name stay with the owner."""
     home = {"home": str(tmp_path / "home"), "budget": 3.0, "budget-name": "scans of ward 7"}
     settings = {**QUICK["moments"], "epsilon": 2.9, "noise_source": "os", "data": "digits", "size": 8, "clients": 3}
     moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
-    terms, ours = RunSpec.of(moments), node(tmp_path, **SHARE, **home)
+    terms, ours = spec_of(moments), node(tmp_path, **SHARE, **home)
     request = encode(Message(Header(Kind.REQUEST, moments.id, 0, "server")))
     assert decode(ours.client(terms).answer(request)).header.kind is Kind.REPLY
-    ours.describe(terms)  # the run that spent it goes on
+    ours.describe(terms)  # the run that spent it may continue
     later = replace(terms, id="11" * 16)
     for asked in (lambda: ours.describe(replace(later, id="")), lambda: ours.client(later)):
         with pytest.raises(VitrailError) as refused:
@@ -422,7 +423,7 @@ def test_a_round_beyond_the_budget_is_refused_without_a_number(tmp_path):
         out = plan.method.broadcast(server, "client-1", True)
         parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
         request = encode(Message(Header(Kind.REQUEST, plan.id, t, "server"), parts))
-        replies.append(decode(ours.client(RunSpec.of(plan)).answer(request)))
+        replies.append(decode(ours.client(spec_of(plan)).answer(request)))
     assert [r.header.kind for r in replies] == [Kind.REPLY, Kind.FAILED]
     assert bytes(replies[1].parts[0].array()).decode() == "refused: privacy budget used up"
     assert "its budget of ε = 1.5" in (tmp_path / "node" / "refusals.log").read_text()
@@ -436,83 +437,83 @@ def test_a_damaged_budget_is_refused_without_its_name(tmp_path):
     moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
     ours = node(tmp_path, **SHARE, home=str(tmp_path / "home"), budget=3.0, **{"budget-name": "scans of ward 7"})
     with pytest.raises(VitrailError) as refused:
-        ours.describe(RunSpec.of(moments))
+        ours.describe(spec_of(moments))
     assert refused.value.public == "refused by the node's policy"
     assert "scans of ward 7.json is not a ledger" in (tmp_path / "node" / "refusals.log").read_text()
 
 
-def test_the_log_of_refusals_is_bounded_and_harmless_to_a_terminal(tmp_path, capfd):
+def test_the_log_of_refusals_is_bounded_and_safe_to_print(tmp_path, capfd):
     ours = node(tmp_path)
     for k in range(40):
         ours.log(f"{k} \x1b[31m" + "x" * 3000)
-    kept = (tmp_path / "node" / "refusals.log").read_bytes()
-    assert len(kept) == 2**16
-    assert b" 39  [31m" in kept
+    stored = (tmp_path / "node" / "refusals.log").read_bytes()
+    assert len(stored) == 2**16
+    assert b" 39  [31m" in stored
     assert "\x1b" not in capfd.readouterr().err
 
 
-def test_a_node_that_lacks_a_label_may_name_all(plan, tmp_path):
-    images(tmp_path / "pictures", "pneumonia")
-    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}", classes="normal, pneumonia")
-    described = ours.describe(RunSpec.of(plan))
+def test_a_node_that_lacks_a_label_may_list_all(plan, tmp_path):
+    images(tmp_path / "images", "pneumonia")
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}", classes="normal, pneumonia")
+    described = ours.describe(spec_of(plan))
     assert described.classes == ("normal", "pneumonia")
-    terms = replace(RunSpec.of(plan), classes=described.classes)
-    labels = ours.client(terms).pictures().labels
+    terms = replace(spec_of(plan), classes=described.classes)
+    labels = ours.client(terms).images().labels
     assert labels is not None
     assert set(labels.tolist()) == {1}
 
 
-def folder_of_pictures(root: Path, n: int = 20) -> Path:
+def folder_of_images(root: Path, n: int = 20) -> Path:
     root.mkdir(parents=True)
     for i in range(n):
         Image.fromarray(np.full((8, 8), i, np.uint8)).save(root / f"{i}.png")
     return root
 
 
-def test_a_node_trains_on_all_its_pictures_for_it_measures_nothing(plan, tmp_path):
-    folder_of_pictures(tmp_path / "pictures" / "ill")
-    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
-    held = ours.client(replace(RunSpec.of(plan), classes=("ill",))).pictures()
-    assert plan.settings.held_out > 0
-    assert sorted(held.pixels[:, 0, 0, 0].tolist()) == list(range(20))
+def test_a_node_trains_on_all_its_images(plan, tmp_path):
+    folder_of_images(tmp_path / "images" / "ill")
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}")
+    own_images = ours.client(replace(spec_of(plan), classes=("ill",))).images()
+    assert plan.settings.test_fraction > 0
+    assert sorted(own_images.pixels[:, 0, 0, 0].tolist()) == list(range(20))
 
 
-def test_a_test_folder_that_a_nodes_owner_set_apart_is_not_trained_on(plan, tmp_path):
+def test_a_node_does_not_train_on_a_separate_test_folder(plan, tmp_path):
     for part in ("train", "test"):
-        folder_of_pictures(tmp_path / "pictures" / part / "ill", 20 if part == "train" else 4)
-    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
-    assert len(ours.client(replace(RunSpec.of(plan), classes=("ill",))).pictures()) == 20
+        folder_of_images(tmp_path / "images" / part / "ill", 20 if part == "train" else 4)
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}")
+    assert len(ours.client(replace(spec_of(plan), classes=("ill",))).images()) == 20
 
 
 @pytest.mark.parametrize(("label", "mode"), [("ill", "RGB"), ("new", "L")])
-def test_a_node_whose_channels_or_labels_changed_since_it_described_itself_refuses(plan, tmp_path, label, mode):
-    folder_of_pictures(tmp_path / "pictures" / "ill")
-    ours = node(tmp_path, data=f"folder:{tmp_path / 'pictures'}")
-    described = ours.describe(RunSpec.of(plan))
-    terms = replace(RunSpec.of(plan), shape=described.shape, classes=described.classes)
-    (tmp_path / "pictures" / label).mkdir(exist_ok=True)
-    Image.new(mode, (8, 8)).save(tmp_path / "pictures" / label / "new.png")
-    with pytest.raises(VitrailError, match="no longer what it described"):
-        ours.client(terms).pictures()
+def test_a_node_whose_images_differ_from_its_description_refuses(plan, tmp_path, label, mode):
+    folder_of_images(tmp_path / "images" / "ill")
+    ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}")
+    described = ours.describe(spec_of(plan))
+    terms = replace(spec_of(plan), shape=described.shape, classes=described.classes)
+    (tmp_path / "images" / label).mkdir(exist_ok=True)
+    Image.new(mode, (8, 8)).save(tmp_path / "images" / label / "new.png")
+    with pytest.raises(VitrailError, match="differ from its description"):
+        ours.client(terms).images()
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "expected"),
     [
         ({"name": ""}, "lacks name"),
-        ({"bugdet": 3}, "bugdet is no key of a node config; did you mean budget"),
-        ({"budget": "much"}, "holds a wrong value"),
+        ({"bugdet": 3}, "bugdet is not a key of a node config; did you mean budget"),
+        ({"budget": "much"}, "has an invalid value"),
         ({"budget": -1}, "must be a number above 0"),
         ({"budget": "nan"}, "must be a number above 0"),
         ({"budget": "inf"}, "must be a number above 0"),
     ],
 )
-def test_a_wrong_node_config_says_what_is_wrong(tmp_path, given, says):
-    with pytest.raises(VitrailError, match=says):
+def test_an_invalid_node_config_is_refused_with_the_reason(tmp_path, given, expected):
+    with pytest.raises(VitrailError, match=expected):
         node(tmp_path, **given)
 
 
-def test_without_flower_the_setting_says_what_to_install(tmp_path, monkeypatch):
+def test_without_flower_the_error_names_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr", None)
     settings = {**QUICK["prism"], "data": "digits", "size": 8, "engine": "flower", "out": str(tmp_path / "x")}
     with pytest.raises(VitrailError, match=r'pip install "vitrail\[flower\]"'):
@@ -520,16 +521,16 @@ def test_without_flower_the_setting_says_what_to_install(tmp_path, monkeypatch):
     assert not (tmp_path / "x").exists()
 
 
-def test_the_client_app_loads_no_torch_until_it_trains():
+def test_importing_the_client_app_does_not_import_torch():
     import subprocess
 
-    code = "import json, sys, vitrail.engines.flower.client; print(json.dumps(list(sys.modules)))"
+    code = "import json, sys, vitrail.experiment.deployment.client_app; print(json.dumps(list(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     heavy = ("torch", "sklearn", "matplotlib", "torchmetrics", "opacus", "flwr_datasets", "datasets", "scipy", "pandas")
     assert not set(heavy) & set(loaded)
 
 
-def test_a_node_refuses_a_private_run_whose_features_were_trained_on_its_data(tmp_path):
+def test_a_node_refuses_private_runs_with_features_trained_on_its_data(tmp_path):
     settings = {
         **QUICK["moments"],
         "features": "vitrail-fashion",
@@ -538,20 +539,20 @@ def test_a_node_refuses_a_private_run_whose_features_were_trained_on_its_data(tm
         "clients": 3,
         "out": "-",
     }
-    terms = RunSpec.of(prepare(config.resolve("moments", settings)))
+    terms = spec_of(prepare(config.resolve("moments", settings)))
     (tmp_path / "fashion-mnist").mkdir()
     theirs = node(tmp_path, data=f"folder:{tmp_path}/fashion-mnist")
     with pytest.raises(VitrailError, match="were trained on fashion-mnist") as refused:
         theirs.client(terms)
     assert refused.value.public == "refused by the node's policy"
-    open_ = RunSpec.of(prepare(config.resolve("moments", {**settings, "privacy": "none"})))
+    open_ = spec_of(prepare(config.resolve("moments", {**settings, "privacy": "none"})))
     assert theirs.client(open_)
 
 
-def test_in_a_deployment_no_node_counts_more_images_than_the_largest_declares(tmp_path):
-    assert node(tmp_path, images=480, **SHARE).images == 480
+def test_declared_numbers_of_images_bound_the_images_of_all_nodes(tmp_path):
+    assert node(tmp_path, images=480, **SHARE).config.images == 480
     facts = {"shape": [1, 8, 8], "classes": ["a", "b"], "names": ["n", "s"], "nonce": "00"}
     settings = config.resolve("moments", {"clients": 2, "size": 8, "data": "nodes", "noise_source": "os", "out": "-"})
-    assert deployed(settings, {**facts, "images": {"n": 480, "s": 30}}).method.task.images == 480
-    assert deployed(settings, {**facts, "images": {"n": 480, "s": 0}}).method.task.images == 0, "one is not told"
-    assert deployed(settings, facts).method.task.images == 0
+    assert deployment_plan(settings, {**facts, "images": {"n": 480, "s": 30}}).method.task.images == 480
+    assert deployment_plan(settings, {**facts, "images": {"n": 480, "s": 0}}).method.task.images == 0, "one is not told"
+    assert deployment_plan(settings, facts).method.task.images == 0

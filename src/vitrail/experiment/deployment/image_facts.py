@@ -1,4 +1,4 @@
-"""Number of channels and label names of a node's images, stored so that these are decoded once, not for each asker."""
+"""Number of channels and label names of a node's images, stored so that images are not decoded for each request."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from vitrail.utils.atomic import file_lock, write_atomically
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What a description needs that only the images themselves tell."""
+    """Facts for a node's description that require decoding images."""
 
     channels: int
     classes: tuple[str, ...]
 
 
-def stored_facts(place: Path, key: str, read: Callable[[], ImageFacts]) -> ImageFacts:
+def stored_facts(folder: Path, key: str, read: Callable[[], ImageFacts]) -> ImageFacts:
     """Return the facts stored in a folder under this key, or read and store them.
 
     Args:
-        place: the node's folder.
-        key: changes whenever the facts may have changed.
-        read: decodes the images; called by one process at a time, and not at all where the key is the stored one.
+        folder: The node's folder.
+        key: Changes whenever the facts may have changed.
+        read: Decodes the images; called by one process at a time, and only if the key differs from the stored one.
     """
-    path = place / "images.json"
-    with file_lock(place / ".images.lock"):
+    path = folder / "images.json"
+    with file_lock(folder / ".images.lock"):
         try:
             known = json.loads(path.read_text())
             if known["key"] == key:
                 return ImageFacts(int(known["channels"]), tuple(map(str, known["classes"])))
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # not there yet, or damaged: read again
+            pass  # missing or damaged: read again
         found = read()
         text = json.dumps({"key": key, "channels": found.channels, "classes": found.classes})
         write_atomically(path, text.encode(), 0o600)
@@ -43,11 +43,11 @@ def stored_facts(place: Path, key: str, read: Callable[[], ImageFacts]) -> Image
 
 
 def facts_key(data: str, *settings: Any) -> str:
-    """A digest of where the images are, of these settings, and of every file's name, size and time of change.
+    """Return a digest of the source, of these settings, and of every file's name, size and modification time.
 
     Args:
-        data: as in a node config; official data sets never change, so their files are not looked at.
-        settings: what else the facts depend on.
+        data: Source of the images; files of official datasets never change, so they are not included.
+        settings: Other values that the facts depend on.
     """
     from vitrail.data.sources.folder import image_files
     from vitrail.data.specs import parse_source

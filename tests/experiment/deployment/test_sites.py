@@ -1,4 +1,4 @@
-"""Who may connect to a SuperLink with TLS and SuperNode authentication on: real processes on loopback."""
+"""Connections to a SuperLink with TLS and SuperNode authentication: real processes on loopback."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engines.flower.sites import PATIENCE, Sites
-from tests.engines.flower.sockets import listening, only_loopback
+from tests.experiment.deployment.sites import PATIENCE, Sites
+from tests.experiment.deployment.sockets import listening, only_loopback
 from vitrail.engines.flower.certificates import make
 
 pytestmark = pytest.mark.sites
@@ -31,7 +31,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         yield sites
 
 
-def test_a_registered_supernode_is_taken(sites: Sites):
+def test_a_registered_supernode_is_accepted(sites: Sites):
     sites.says("registered", "SuperNode ID")
 
 
@@ -44,13 +44,13 @@ def test_a_registered_supernode_is_taken(sites: Sites):
         ("of another authority", "CERTIFICATE_VERIFY_FAILED"),
     ],
 )
-def test_any_other_is_refused(sites: Sites, name: str, says: str):
+def test_any_other_supernode_is_refused(sites: Sites, name: str, says: str):
     assert sites.running[name].wait(PATIENCE) != 0
     assert "SuperNode ID" not in sites.log(name)
     assert says in sites.log(name)
 
 
-def test_one_node_was_let_in_and_nothing_listens_beyond_loopback(sites: Sites):
+def test_one_node_was_accepted_and_all_sockets_are_on_loopback(sites: Sites):
     sites.says("registered", "SuperNode ID")
     assert sites.log("link").count("Activated node_id") == 1
     assert listening(sites.pids())

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitrail.engines.secagg import client as secagg_client
-from vitrail.engines.secagg import messages, primitives
+from vitrail.engines.secagg import messages
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.shares import SHARE, AdvertisedKeys, Group
 from vitrail.methods.base import PartSpec, Task
+from vitrail.utils import crypto
 from vitrail.utils.keys import Key
 from vitrail.utils.state import State
 from vitrail.wire.message import Header, Kind, Message, Part, decode, encode, make_part
@@ -75,7 +76,7 @@ def round_of(clients: int, numbers: int) -> tuple[list[float], int, int]:
     send(1, (who, messages.bytes_part(messages.KEYS, keys)))
     to = AdvertisedKeys.read(own).letters
     letters = b"".join(
-        primitives.seal(primitives.agree(other.letters, to, secagg.letter(group, j, 0)), bytes(2 * SHARE))
+        crypto.seal(crypto.agree(other.letters, to, secagg.letter(group, j, 0)), bytes(2 * SHARE))
         for j, other in enumerate(others, 1)
     )
     everyone = [True] * clients

@@ -18,8 +18,8 @@ from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, RoundResult, run_round, select_clients
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment.plan import Plan
-from vitrail.report.quantities import plural
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.quantities import plural
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, load
 from vitrail.wire.message import decode

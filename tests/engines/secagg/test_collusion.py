@@ -10,12 +10,12 @@ from tests.engines.secagg.adds import FIVE, Adds
 from tests.federation import RUN, digits, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
-from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.shares import ADVERTISED, LETTER, SHARE, commitment, join
 from vitrail.engines.signing.server import ClientKeys
 from vitrail.engines.simulation import SimulatedClients
 from vitrail.methods.base import Task
+from vitrail.utils import crypto
 from vitrail.utils.errors import Malformed
 from vitrail.utils.keys import Key
 from vitrail.utils.rng import Rng
@@ -262,7 +262,7 @@ def swapped(request, at, name, key=None):
     m = decode(request)
     raw, start = m.parts[1].payload, ADVERTISED * at
     old = raw[start : start + ADVERTISED]
-    own = primitives.public(bytes(32)) * 2 + old[64:80]
+    own = crypto.public(bytes(32)) * 2 + old[64:80]
     if key is None:
         own += old[80:]
     else:

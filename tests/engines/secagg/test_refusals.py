@@ -12,13 +12,13 @@ from tests.engines.toy import Toy
 from tests.federation import RUN, digits, federate, quick, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
-from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.integers import integer_formats
 from vitrail.engines.secagg.server import check_secure
 from vitrail.engines.secagg.shares import ADVERTISED
 from vitrail.engines.simulation import SimulatedClients
 from vitrail.methods.base import PartSpec, Task
+from vitrail.utils import crypto
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import Key
 from vitrail.utils.rng import Rng
@@ -182,7 +182,7 @@ def test_an_exchange_out_of_order_is_refused(tmp_path, exchange):
     assert not stranger.path.exists()
 
 
-_PUBLIC = primitives.public(bytes(32))
+_PUBLIC = crypto.public(bytes(32))
 SHARES = {
     "too few clients": (lambda m: _named(m, FIVE[:2]), "2 clients take part"),
     "too many": (lambda m: _named(m, [*FIVE, "client-5"]), "6 clients take part"),

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.engines.replies import CheckedPart
-from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.integers import IntegerFormat, integer_formats
 from vitrail.engines.secagg.shares import PRIME, join, split
 from vitrail.engines.sums import FixedPointSum
 from vitrail.methods.base import PartSpec
 from vitrail.privacy.noise import operating_system, seeded
+from vitrail.utils import crypto
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import make_part
@@ -78,9 +78,9 @@ def test_bytes_that_are_not_a_share_are_refused(bad):
 
 def test_both_parties_derive_the_same_key_and_purposes_differ():
     a, b = SOURCE(32), SOURCE(32)
-    keys = [primitives.agree(a, primitives.public(b), b"p"), primitives.agree(b, primitives.public(a), b"p")]
+    keys = [crypto.agree(a, crypto.public(b), b"p"), crypto.agree(b, crypto.public(a), b"p")]
     assert keys[0] == keys[1]
-    assert keys[0] != primitives.agree(a, primitives.public(b), b"q")
+    assert keys[0] != crypto.agree(a, crypto.public(b), b"q")
 
 
 def test_key_agreement_matches_x25519_with_hkdf_of_another_library():
@@ -88,38 +88,36 @@ def test_key_agreement_matches_x25519_with_hkdf_of_another_library():
     from Crypto.Hash import SHA256
 
     a, b = SOURCE(32), SOURCE(32)
-    ours, theirs = dh.import_x25519_private_key(a), dh.import_x25519_public_key(primitives.public(b))
+    ours, theirs = dh.import_x25519_private_key(a), dh.import_x25519_public_key(crypto.public(b))
 
     def derive(secret):
         return kdf.HKDF(secret, 32, b"", SHA256, context=b"p")
 
-    assert primitives.agree(a, primitives.public(b), b"p") == dh.key_agreement(
-        static_priv=ours, static_pub=theirs, kdf=derive
-    )
+    assert crypto.agree(a, crypto.public(b), b"p") == dh.key_agreement(static_priv=ours, static_pub=theirs, kdf=derive)
 
 
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(32), (1).to_bytes(32, "little")])
 def test_public_keys_with_a_known_shared_secret_are_refused(key):
     with pytest.raises(Malformed, match="not a public key"):
-        primitives.agree(SOURCE(32), key, b"p")
+        crypto.agree(SOURCE(32), key, b"p")
 
 
 def test_a_changed_or_misdirected_ciphertext_is_refused():
     key = SOURCE(32)
-    box = primitives.seal(key, b"two shares")
-    assert primitives.unseal(key, box) == b"two shares"
+    box = crypto.seal(key, b"two shares")
+    assert crypto.unseal(key, box) == b"two shares"
     for other in (box[:-1], bytes([box[0] ^ 1]) + box[1:], b"", bytes(40)):
         with pytest.raises(Malformed, match="cannot be decrypted"):
-            primitives.unseal(key, other)
+            crypto.unseal(key, other)
     with pytest.raises(Malformed, match="cannot be decrypted"):
-        primitives.unseal(SOURCE(32), box)
+        crypto.unseal(SOURCE(32), box)
 
 
 def test_the_key_stream_matches_chacha20_of_another_library():
     ChaCha20 = pytest.importorskip("Crypto.Cipher.ChaCha20")
     key = bytes(range(32))
     expected = ChaCha20.new(key=key, nonce=bytes(12)).encrypt(bytes(1000))
-    stream = primitives.key_stream(key)
+    stream = crypto.key_stream(key)
     assert stream.update(bytes(300)) + stream.update(bytes(700)) == expected
 
 

@@ -12,7 +12,6 @@ from vitrail.data.dataset import Images
 from vitrail.engines.client import Client
 from vitrail.engines.client_store import ClientStore
 from vitrail.engines.replies import Failure
-from vitrail.engines.secagg.primitives import public
 from vitrail.experiment import settings as config
 from vitrail.methods.base import ServerMessage, Sums, Task
 from vitrail.methods.psfedgan import twin
@@ -22,6 +21,7 @@ from vitrail.models.model_file import load, load_classifier, open_classifier, op
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy.claims import claim
 from vitrail.privacy.policy import Policy
+from vitrail.utils.crypto import public
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.integers import integer_formats
 from vitrail.engines.secagg.messages import (
@@ -35,6 +34,7 @@ from vitrail.engines.secagg.messages import (
 from vitrail.engines.secagg.shares import ADVERTISED, SECRET, SHARE, AdvertisedKeys, Group
 from vitrail.methods.base import PartSpec, Task
 from vitrail.privacy.noise import Source
+from vitrail.utils import crypto
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.keys import SIGNATURE, Key, signed_by
 from vitrail.utils.state import State
@@ -143,8 +143,8 @@ def _share(me: SecAggClient, message: Message, secrets: State, source: Source) -
     letters = []
     for j in range(len(names)):
         if j != i:
-            key = primitives.agree(secrets["letters"], keys[j].letters, secagg.letter(group, i, j))
-            letters.append(primitives.seal(key, seeds[j] + masks[j]))
+            key = crypto.agree(secrets["letters"], keys[j].letters, secagg.letter(group, i, j))
+            letters.append(crypto.seal(key, seeds[j] + masks[j]))
     received = _join_by_name({me.name: seeds[i] + masks[i]})
     return {**secrets, "names": names, "keys": raw, "held": received}, (bytes_part(LETTERS, b"".join(letters)),)
 
@@ -166,9 +166,9 @@ def read_letters(me: SecAggClient, message: Message, secrets: State) -> State:
     raw = read_bytes(message, LETTERS, secagg.LETTER * len(senders))
     received = _split_by_name(secrets["held"])
     for at, j in enumerate(senders):
-        key = primitives.agree(secrets["letters"], _keys_of(secrets, j).letters, secagg.letter(group, j, i))
+        key = crypto.agree(secrets["letters"], _keys_of(secrets, j).letters, secagg.letter(group, j, i))
         try:
-            received[names[j]] = primitives.unseal(key, raw[secagg.LETTER * at : secagg.LETTER * (at + 1)])
+            received[names[j]] = crypto.unseal(key, raw[secagg.LETTER * at : secagg.LETTER * (at + 1)])
         except Malformed as e:
             raise Malformed(f"the letter from {names[j]!r} is refused: {e}") from None
     return {**secrets, "held": _join_by_name(received)}
@@ -190,7 +190,7 @@ def _mask(me: SecAggClient, secrets: State, parts: tuple[Part, ...]) -> Step:
     group, i = me.group(names), names.index(me.name)
     for j in sorted(map(names.index, secrets["held"]["of"])):
         if j != i:
-            key = primitives.agree(secrets["masks"], _keys_of(secrets, j).masks, secagg.pair(group, i, j))
+            key = crypto.agree(secrets["masks"], _keys_of(secrets, j).masks, secagg.pair(group, i, j))
             secagg.add_mask(vector, key, secagg.sign(i, j))
     sent = tuple(bytes_part(name, formats[name].pack(words)) for name, words in vector.items())
     used = ("letters", "masks", "seed", "shown")

@@ -23,9 +23,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg.integers import Words
 from vitrail.privacy.noise import Source
+from vitrail.utils import crypto
 from vitrail.utils.errors import Malformed
 from vitrail.utils.keys import SIGNATURE, Key, signed_by
 from vitrail.wire.message import digest
@@ -72,7 +72,7 @@ class AdvertisedKeys:
     @staticmethod
     def make(run: bytes, round_: int, name: str, letters: bytes, masks: bytes, seed: bytes, key: Key) -> AdvertisedKeys:
         """Advertise a client's secrets."""
-        keys = primitives.public(letters), primitives.public(masks), commitment(seed)
+        keys = crypto.public(letters), crypto.public(masks), commitment(seed)
         return AdvertisedKeys(*keys, key.public, key.sign(*signed_keys(run, round_, name, b"".join(keys))))
 
     def pack(self) -> bytes:
@@ -96,7 +96,7 @@ class AdvertisedKeys:
     def check_points(self) -> AdvertisedKeys:
         """Raise Malformed for keys with which every agreement is public; clients would fail when they use one."""
         for key in (self.letters, self.masks):
-            primitives.agree(bytes(SECRET), key, b"a trial")
+            crypto.agree(bytes(SECRET), key, b"a trial")
         return self
 
 
@@ -133,13 +133,13 @@ def commitment(seed: bytes) -> bytes:
 
 def own_key(seed: bytes) -> bytes:
     """Return the key of a client's own mask."""
-    key: bytes = primitives.derive(seed, b"own mask")
+    key: bytes = crypto.derive(seed, b"own mask")
     return key
 
 
 def add_mask(vector: Mapping[str, Words], key: bytes, sign: int) -> None:
     """Add a key's stream to all parts in place, or subtract it."""
-    stream = primitives.key_stream(key)
+    stream = crypto.key_stream(key)
     for name in sorted(vector):
         a = vector[name]
         mask = np.frombuffer(stream.update(bytes(a.nbytes)), a.dtype)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
-from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.shares import AdvertisedKeys, Group
+from vitrail.utils import crypto
 from vitrail.utils.errors import Malformed
 
 
@@ -43,10 +43,10 @@ def remaining_masks(
             seed = _rebuild(group, name, shares[i], wrong_senders, keys[name].seed, secagg.commitment)
             yield secagg.own_key(seed), -1
             continue
-        private = _rebuild(group, name, shares[i], wrong_senders, keys[name].masks, primitives.public)
+        private = _rebuild(group, name, shares[i], wrong_senders, keys[name].masks, crypto.public)
         for j, other in enumerate(names):
             if other in alive:
-                yield primitives.agree(private, keys[other].masks, secagg.pair(group, i, j)), -secagg.sign(j, i)
+                yield crypto.agree(private, keys[other].masks, secagg.pair(group, i, j)), -secagg.sign(j, i)
 
 
 def _rebuild(

@@ -185,7 +185,8 @@ class Node:
 
         psi = feature_network(resolved_settings(spec))
         if method.mechanism is not None and psi in FEATURES and was_trained_on(psi, self.config.data):
-            reason = f"features={psi} were trained on {FEATURES[psi].trained_on}, which this node has: no noise makes it private"
+            seen = FEATURES[psi].trained_on
+            reason = f"features={psi} were trained on {seen}, which this node has: no noise makes it private"
             self.log(reason)
             raise Refused(reason, "refused by the node's policy")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import numpy as np
 from vitrail.data import load
 from vitrail.data.dataset import Dataset, Images
 from vitrail.data.partitions import Partition
+from vitrail.experiment import settings as config
 from vitrail.experiment.partitioning import partition_from_settings
 from vitrail.experiment.plan import Plan, assemble, complete
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import NODES
+from vitrail.methods.base import UNSET_TASK
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import Key
 
@@ -50,9 +53,8 @@ def deployment_plan(settings: Settings, facts: Mapping[str, Any], key: Key | Non
             )
     declared = facts.get("images", {}).values()
     images = max(declared) if declared and all(declared) else 0
-    images = min(  # a declaration cannot raise the method's own bound
-        images, int(getattr(settings, "max_per_class", images)) * max(1, len(classes))
-    )
+    limit = config.build_method(settings, replace(UNSET_TASK, classes=len(classes))).max_images_per_client
+    images = images if limit is None else min(images, limit)  # a declaration cannot raise the method's own bound
     partition = Partition(NODES, names, (none,) * len(names), server_indices)
     settings = complete(settings, data)
     if settings.noise_source == "seed":

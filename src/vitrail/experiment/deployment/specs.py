@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.experiment import settings as config
-from vitrail.methods.base import Method, Task
+from vitrail.methods.base import UNSET_TASK, Method, Task
 from vitrail.utils.errors import Malformed
 
 if TYPE_CHECKING:
@@ -46,10 +46,7 @@ def draft_spec(spec: RunSpec) -> RunSpec:
     The decision of a policy does not depend on the shape: noise multipliers and ε have no dimension.
     """
     s, settings = common_settings(spec), spec.settings
-    if settings.get("features") == "auto":
-        from vitrail.nets.features import choose_features
-
-        settings = {**settings, "features": choose_features("")}
+    settings = {**settings, **config.build_method(resolved_settings(spec), UNSET_TASK).auto_settings("")}
     classes = spec.classes if spec.shape or s.labels != "auto" else ("0", "1")
     return RunSpec(settings, spec.id, (1, s.size or 32, s.size or 32), classes, spec.clients or s.clients)
 

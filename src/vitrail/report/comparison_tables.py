@@ -14,10 +14,10 @@ from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import to_dict
 from vitrail.metrics.frechet import BIASED
 from vitrail.metrics.measure import Measure
-from vitrail.metrics.tables import ARROWS
 from vitrail.report.evaluation import with_interval
-from vitrail.report.quantities import number, size
+from vitrail.report.evaluation_table import ARROWS
 from vitrail.report.tables import Table
+from vitrail.utils.quantities import number, size
 
 Key = tuple[str, str]  # a measure and the network it was taken with
 HIDDEN = ("kid", "precision", "recall", "density", "coverage", "linear-probe")  # in the CSV, or there were no room

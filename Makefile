@@ -20,10 +20,11 @@ docs: $(VENV)/.ready-dev  ## build the documentation site into site/ and run its
 	$(VENV)/bin/mkdocs build --strict
 	$(VENV)/bin/python -m pytest -n 2 -m docs tests/docs
 
-lint: $(VENV)/.ready-dev  ## ruff and mypy
+lint: $(VENV)/.ready-dev  ## ruff, mypy and import contracts
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/.ready-dev  ## what PRISM sends and takes, what the engine and an evaluation cost (about 15 minutes)
 	$(VENV)/bin/python benchmarks/prism.py

@@ -1,4 +1,4 @@
-"""Text of other parties is never printed raw."""
+"""Text from other parties is never printed unchanged."""
 
 import io
 
@@ -26,7 +26,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_what_steers_a_terminal_is_replaced(text):
+def test_control_characters_are_replaced(text):
     assert printable(text).isprintable()
     assert printable(text) != text
     printable(text).encode()
@@ -34,17 +34,17 @@ def test_what_steers_a_terminal_is_replaced(text):
 
 
 @pytest.mark.parametrize("text", ["", "north", "Krankenhaus Süd", "正常　例", "[red]x[/red]", "\\", "a b"])
-def test_ordinary_text_stays_as_it_is(text):
+def test_ordinary_text_is_unchanged(text):
     assert printable(text) == text
 
 
-def test_long_text_is_cut():
+def test_long_text_is_truncated():
     assert printable("x" * 1000) == "x" * 500
     assert printable("x" * 1000, 60) == "x" * 60
     assert printable("x" * 1000, None) == "x" * 1000
 
 
-def test_of_an_unforeseen_error_only_the_type_is_told_and_the_log_is_printable(caplog):
+def test_an_unexpected_error_is_reported_by_its_type_and_logged_printably(caplog):
     try:
         raise ValueError("\x1b[2J of a client")
     except ValueError as e:

@@ -214,7 +214,7 @@ def attribute(request: PartitionRequest) -> dict[str, Indices]:
         )
     shuffled = request.rng.permutation(len(request.pool))
     half = request.clients // 2
-    parts = {}
+    parts: dict[str, Indices] = {}
     for prefix, value in ((request.spec.attribute, True), (f"not-{request.spec.attribute}", False)):
         images = request.pool[shuffled[has[shuffled] == value]]
         parts |= dict(zip(numbered(prefix, half), _split(images, half), strict=True))

@@ -61,11 +61,11 @@ def test_names_and_reasons_are_printed_without_escape_sequences_and_markup(name,
     terminal.console = Console(file=out, width=300, force_terminal=True, highlight=False, color_system="truecolor")
     terminal.task = terminal.progress.add_task("", total=1, clients="", news="")
     outcome = RoundResult(0, 2, excluded={name: name}, void=name)
-    terminal.round(outcome, {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
+    terminal.on_round_end(outcome, {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
     shown = out.getvalue()
     for ours in ("\x1b[33m", "\x1b[0m", "\n"):
         shown = shown.replace(ours, "")
     assert shown == (
-        f"round 1: {printable(name)} left out: {printable(name)}round 1: {printable(name)}; the model stays as it was"
+        f"round 1: {printable(name)} excluded: {printable(name)}round 1: {printable(name)}; the model is unchanged"
     )
     assert shown.isprintable()

@@ -36,7 +36,7 @@ def download(remote: Remote, target: Path, progress: Progress | None = None) -> 
         DownloadError: If no address returned the file; the text has the reason for each.
         VitrailError: If the file cannot be written.
     """
-    import pooch  # type: ignore[import-untyped]
+    import pooch
     from requests import RequestException
 
     pooch.get_logger().setLevel("WARNING")

@@ -49,7 +49,7 @@ PARTITIONS: Registry[Partitioner] = Registry(
         ),
         "attributes": (
             f"{_HERE}:attributes",
-            "attributes are divided among clients; a client has all images with one of its own (overlapping)",
+            "attributes are divided among clients; a client has all images with one of its attributes (overlapping)",
         ),
         "folders": (f"{_HERE}:folders", "one client per first-level sub-folder"),
         "domains": (

@@ -160,8 +160,8 @@ def new_run_dir(method: str, data: str) -> Path:
 def public_name(data: str) -> str:
     """A data set's name without the path to it: the model file leaves this machine.
 
-    >>> public_name("folder:/home/me/scans"), public_name("cifar10:1")
-    ('folder:scans', 'cifar10:1')
+    >>> public_name("folder:/home/me/scans"), public_name("cifar10:1"), public_name("mine:/home/me/scans")
+    ('folder:scans', 'cifar10:1', 'mine:scans')
     """
     kind, colon, where = data.partition(":")
-    return kind + colon + Path(where).name if kind in ("folder", "npz") else data
+    return data if kind == "hf" else kind + colon + Path(where).name

@@ -169,8 +169,8 @@ def public_name(data: str) -> str:
     """Return a data set's name without its path, because a model file may be published.
 
     Example:
-        >>> public_name("folder:/home/me/scans"), public_name("cifar10:1")
-        ('folder:scans', 'cifar10:1')
+        >>> public_name("folder:/home/me/scans"), public_name("cifar10:1"), public_name("mine:/home/me/scans")
+        ('folder:scans', 'cifar10:1', 'mine:scans')
     """
     kind, colon, where = data.partition(":")
-    return kind + colon + Path(where).name if kind in ("folder", "npz") else data
+    return data if kind == "hf" else kind + colon + Path(where).name

@@ -15,8 +15,8 @@ import numpy as np
 from vitrail import __version__
 from vitrail.data import draw_partition
 from vitrail.engines import server
+from vitrail.engines.federation import Ask, Federation, RoundResult, select_clients
 from vitrail.engines.journal import Journal
-from vitrail.engines.rounds import Ask, Federation, RoundResult, select_clients
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config
 from vitrail.experiment.checkpoints import evaluate_round, finish, next_evaluation

@@ -19,7 +19,7 @@ from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
 from vitrail.wire.message import Kind, Part
 
-__all__ = ["Ask", "Federation", "RoundResult", "finish_round", "run_round", "select_clients"]
+__all__ = ["Federation", "RoundResult", "finish_round", "run_round", "select_clients"]
 
 
 def run_round(

@@ -11,8 +11,8 @@ import numpy as np
 
 from vitrail.data import draw_partition
 from vitrail.engines import server
+from vitrail.engines.federation import Ask, RoundResult, select_clients
 from vitrail.engines.journal import Journal
-from vitrail.engines.rounds import Ask, RoundResult, select_clients
 from vitrail.experiment.callbacks import Callback, build_callbacks, callback_names
 from vitrail.experiment.checkpoints import Checkpoint, init_federation, load_checkpoint, save_checkpoint
 from vitrail.experiment.personal_grids import draw_personal

@@ -1,6 +1,7 @@
 """Ledgers that are read and checked: forged, shortened or extended ones are refused."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,17 @@ from vitrail.privacy.ledger import Ledger, read
 from vitrail.utils import state as store
 from vitrail.utils.errors import Malformed
 from vitrail.utils.keys import Key
+
+
+OLD = Path(__file__).parents[1] / "fixtures" / "v0.1.0"
+
+
+@pytest.mark.parametrize("name", ["fedgan", "moments", "padpaf", "prism", "psfedgan"])
+def test_ledgers_of_0_1_0_are_valid_and_reported_as_not_signed(name):
+    checked = read_run_ledger(OLD / name)
+    assert checked.model == "the model file names its last line"
+    assert checked.signed.startswith("not signed (version 0.1.0")
+    assert not checked.recomputed
 
 
 @pytest.fixture

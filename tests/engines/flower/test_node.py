@@ -405,7 +405,7 @@ def test_a_refusal_tells_the_server_no_number_and_no_name(plan, tmp_path, capfd)
         assert refused.value.public == "refused: privacy budget used up"
     assert not (tmp_path / "node" / "runs" / later.id).exists()
     own = (tmp_path / "node" / "refusals.log").read_text()
-    assert own.count("for 'scans of ward 7' is used up to 2.9") == 2
+    assert own.count("for 'scans of ward 7' is spent up to 2.9") == 2
     assert "scans of ward 7" in capfd.readouterr().err
     assert (tmp_path / "node" / "refusals.log").stat().st_mode & 0o077 == 0
 

@@ -15,7 +15,6 @@ from vitrail.utils import state as store
 from vitrail.utils.errors import Malformed
 from vitrail.utils.keys import Key
 
-
 OLD = Path(__file__).parents[1] / "fixtures" / "v0.1.0"
 
 

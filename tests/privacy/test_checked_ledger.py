@@ -26,11 +26,6 @@ def test_ledgers_of_0_1_0_are_valid_and_reported_as_not_signed(name):
     assert not checked.recomputed
 
 
-@pytest.fixture
-def run(tmp_path):
-    return vitrail.train("moments", out=str(tmp_path / "run"), **MOMENTS)
-
-
 def smaller(entry):
     if "epsilon" in entry:
         entry["says"] = entry["says"].replace("ε = 9.8", "ε = 0.1")

@@ -12,11 +12,6 @@ from vitrail.utils import state as store
 from vitrail.utils.errors import Malformed, VitrailError
 
 
-@pytest.fixture
-def run(tmp_path):
-    return vitrail.train("moments", out=str(tmp_path / "run"), **MOMENTS)
-
-
 def test_a_finished_run_that_is_resumed_keeps_its_ledger_and_model(run):
     before = [(run.folder / name).read_bytes() for name in ("ledger.json", "model.safetensors")]
     vitrail.resume(run.folder)

@@ -8,6 +8,7 @@ import vitrail
 from tests.privacy.ledgers import DP_SGD, GAN, rechained, unsigned
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
+from vitrail.privacy import dpfedavg, warm_start
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import read_spent
 from vitrail.privacy.ledger import read
@@ -65,6 +66,14 @@ def test_a_start_whose_ledger_has_the_words_of_an_earlier_version_is_composed(st
 
     rechained(copy / "ledger.json", old_words, key=lambda: Key(bytes(32)))
     assert claimed(copy, seed=1)["private"] is True
+
+
+def test_trust_in_the_words_of_an_earlier_version_is_recognised():
+    earlier = (
+        "the server, which sees each client's update, to add the noise and to keep the sum to itself; all clients to "
+        "scale theirs"
+    )
+    assert warm_start._current(earlier) == dpfedavg.mechanism(1.0, "D", secure=False).trust
 
 
 def test_a_start_with_noise_from_the_same_seed_is_not_composed(starts, tmp_path):

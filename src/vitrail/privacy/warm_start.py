@@ -19,7 +19,10 @@ from vitrail.utils.errors import VitrailError
 
 _REWORDED = (  # sentences of mechanisms before version 0.2.0
     ("nobody: ", "no one: "),
-    ("to keep the sum to itself; all clients to scale theirs", "not to disclose the sum; all clients to clip theirs"),
+    (
+        "to keep the sum to itself; all clients to scale theirs",
+        "not to disclose what it sees; all clients to clip their updates",
+    ),
     ("picture", "image"),
 )
 

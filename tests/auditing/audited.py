@@ -1,4 +1,4 @@
-"""Runs to be attacked, at a size for tests."""
+"""Small runs for the tests of attacks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ TINY: dict[str, Any] = {"data": "digits", "size": 8, "clients": 3, "out": "-"}
 def target(
     method: str, canaries: int = 80, seed: int = 1, more: dict[str, Any] | None = None, **settings: Any
 ) -> Target:
-    """A run that has not been played: attacks on what clients release need no more."""
+    """A run that has not started: attacks on what clients release need no more."""
     plan = prepare(config.resolve(method, {**TINY, **settings}))
     return Target(plan, Rng((seed,)), canaries=canaries, **(more or {}))

@@ -1,4 +1,4 @@
-"""`vitrail audit` on real runs: claim and bounds side by side, on the terminal, in audit.json and in the report."""
+"""`vitrail audit` on real runs: claims and bounds on the terminal, in audit.json and in the report."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def test_a_private_run_is_audited_and_reported(private):
     assert "No attack found more than was claimed" in page
 
 
-def test_a_run_whose_noise_was_thrown_away_is_refuted_with_an_exit_code(private, monkeypatch, tmp_path):
+def test_a_run_without_its_noise_is_refuted_with_an_exit_code(private, monkeypatch, tmp_path):
     monkeypatch.setattr(moments, "gaussian", lambda source, n, sigma: np.zeros(n))
     out = tmp_path / "found.json"
     done = run_cli(private, "--attacks", "canaries", "--canaries", 60, "-o", out)
@@ -64,7 +64,7 @@ def test_a_run_whose_noise_was_thrown_away_is_refuted_with_an_exit_code(private,
     assert json.loads(out.read_text())["refuted"] is True
 
 
-def test_a_run_that_claims_nothing_is_attacked_all_the_same(public):
+def test_a_run_without_a_claim_is_attacked_too(public):
     found = audit_run(public, ["canaries", "membership", "copies"], samples=200)
     assert found.skipped == ["canaries"]
     names = [figure.name for finding in found.findings for figure in finding.figures]
@@ -75,7 +75,7 @@ def test_a_run_that_claims_nothing_is_attacked_all_the_same(public):
     )
 
 
-def test_a_ledger_that_was_changed_is_not_believed(private, tmp_path):
+def test_a_changed_ledger_is_not_used(private, tmp_path):
     copy = shutil.copytree(private, tmp_path / "copy")
     text = (copy / "ledger.json").read_text()
     assert '"private": true' in text
@@ -84,21 +84,21 @@ def test_a_ledger_that_was_changed_is_not_believed(private, tmp_path):
     assert "the ledger was changed" in found.claim["by"]
 
 
-def test_refusals_say_what_to_do(public, tmp_path):
+def test_errors_state_what_to_do(public, tmp_path):
     with pytest.raises(VitrailError, match="did you mean canaries"):
         audit_run(public, ["canary"])
-    with pytest.raises(VitrailError, match="holds no run"):
+    with pytest.raises(VitrailError, match="is not a run"):
         audit_run(tmp_path)
-    with pytest.raises(VitrailError, match="with fewer than 4 there is nothing to compare"):
+    with pytest.raises(VitrailError, match="at least 4 are needed for a comparison"):
         audit_run(public, ["shadows"], shadows=2)
 
 
-def test_a_damaged_audit_is_a_note_on_the_page_and_no_more(public):
+def test_a_damaged_audit_gives_a_note_in_the_report(public):
     assert read_audit(public / "audit.json") == (None, "")
     (public / "audit.json").write_text('{"findings": [{"attack": 3')
     write_report([public], public / "report.html")
     assert "audit.json could not be read" in (public / "report.html").read_text()
     write(public / "audit.json", audit_run(public, ["membership"], samples=200))
-    found, trouble = read_audit(public / "audit.json")
-    assert trouble == ""
+    found, problem = read_audit(public / "audit.json")
+    assert problem == ""
     assert [f.attack for f in found.findings] == ["membership"]

@@ -1,4 +1,4 @@
-"""Lower bounds on ε: below the truth as often as they say, equal to closed forms in small cases, not always zero."""
+"""Lower bounds on ε: valid at their confidence, equal to closed forms in small cases, and not always zero."""
 
 import math
 from statistics import NormalDist
@@ -15,10 +15,10 @@ from vitrail.utils.errors import VitrailError
 REPEATS = 40
 
 
-def test_clopper_pearson_holds_exactly_at_its_ends():
+def test_clopper_pearson_is_exact_at_its_ends():
     assert bounds.at_least(20, 20, 0.05) == pytest.approx(0.05 ** (1 / 20))
     assert bounds.at_most(0, 20, 0.05) == pytest.approx(1 - 0.05 ** (1 / 20))
-    low = bounds.at_least(7, 20, 0.025)  # the chance at which 7 or more hits have a probability of 2.5%
+    low = bounds.at_least(7, 20, 0.025)  # at this rate 7 or more hits have a probability of 2.5%
     assert binom.sf(6, 20, low) == pytest.approx(0.025)
 
 
@@ -48,7 +48,7 @@ def test_one_run_with_delta_adds_what_the_theorem_adds():
 
 
 def test_one_guess_under_a_gaussian_trade_off_is_its_best_test():
-    # With one canary and one guess, right with a chance of at most Φ(μ/2); a tail of 0.9 refutes μ below 2Φ⁻¹(0.9).
+    # One canary and one guess, correct with a probability of at most Φ(μ/2); a tail of 0.9 refutes μ below 2Φ⁻¹(0.9).
     found = bounds.one_run_gaussian(1, 1, 1, confidence=0.1)
     assert found == pytest.approx(2 * NormalDist().inv_cdf(0.9), abs=1e-3)
 
@@ -61,10 +61,10 @@ def audited(request):
     for _ in range(REPEATS):
         coins = rng.random(m) < 0.5
         seen = np.where(coins, mu / 2, -mu / 2) + rng.normal(size=m)
-        said = seen > 0
+        guessed = seen > 0
         sure = np.argsort(-np.abs(seen))[:60]
-        counts = (int((said & coins).sum()), int(coins.sum()), int((said & ~coins).sum()), int((~coins).sum()))
-        right = int((said == coins)[sure].sum())
+        counts = (int((guessed & coins).sum()), int(coins.sum()), int((guessed & ~coins).sum()), int((~coins).sum()))
+        right = int((guessed == coins)[sure].sum())
         rows.append(
             [
                 bounds.from_rates(*counts, 1e-5),
@@ -76,13 +76,13 @@ def audited(request):
     return mu, epsilon([(Noise(1 / mu), 1)], 1e-5), np.array(rows)
 
 
-def test_bounds_are_below_the_truth_as_often_as_they_say(audited):
+def test_bounds_are_below_the_true_epsilon_at_their_confidence(audited):
     _, true, found = audited
-    # of 40 repeats at 95%, more than 6 above the truth would come by chance in one of 300 cases
+    # of 40 repeats at 95%, more than 6 exceed the true value with a probability of 1/300
     assert ((found > true).sum(0) <= 6).all()
 
 
-def test_bounds_find_much_where_there_is_much_to_find(audited):
+def test_bounds_are_large_where_epsilon_is_large(audited):
     mu, true, found = audited
     if mu == 4.0:
         assert (np.median(found, 0) > [2.0, 0.6 * true, 2.0, 3.0]).all()
@@ -90,7 +90,9 @@ def test_bounds_find_much_where_there_is_much_to_find(audited):
         assert np.median(found[:, 1]) < true
 
 
-@pytest.mark.parametrize(("asked", "printed"), [((1000, 100, 75, 1e-4), 0.673), ((100_000, 1510, 1439, 1e-5), 2.675)])
-def test_one_run_gives_the_figures_that_its_authors_print(asked, printed):
+@pytest.mark.parametrize(
+    ("arguments", "published"), [((1000, 100, 75, 1e-4), 0.673), ((100_000, 1510, 1439, 1e-5), 2.675)]
+)
+def test_one_run_gives_the_published_values(arguments, published):
     # Steinke, Nasr, Jagielski 2023 (arXiv:2305.08846v1), Appendix D and section 7
-    assert bounds.one_run(*asked) == pytest.approx(printed, abs=1e-3)
+    assert bounds.one_run(*arguments) == pytest.approx(published, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Every ε is checked by a second accountant, or by a closed form."""
+"""Every ε is compared with a second accountant or a closed form."""
 
 import math
 import time
@@ -27,7 +27,7 @@ SPENT = {
     "twelve answers, large ε": [(Noise(0.3), 12)],
     "sampled steps": [(Noise(1.0, steps=20, rate=0.05), 10)],
     "two kinds": [(Noise(2.0), 3), (Noise(5.0), 7)],
-    "whole numbers": [(Noise(4.045, discrete=True), 1)],
+    "integers": [(Noise(4.045, discrete=True), 1)],
 }
 
 
@@ -39,21 +39,21 @@ def test_a_second_accountant_agrees_to_one_per_cent(name):
 
 
 @pytest.mark.parametrize(("multiplier", "n"), [(0.6, 1), (2.0, 5), (10.0, 40)])
-def test_epsilon_of_gaussians_is_where_their_profile_meets_delta(multiplier, n):
+def test_epsilon_of_gaussians_is_where_their_profile_equals_delta(multiplier, n):
     """δ(ε) = ∫ max(p - e^ε q) of N(μ, 1) against N(0, 1), μ = √n over the multiplier."""
     eps, mu = epsilon([(Noise(multiplier), n)], 1e-5), math.sqrt(n) / multiplier
 
     def above(x):
         return max(0.0, stats.norm.pdf(x, mu) - math.exp(eps) * stats.norm.pdf(x))
 
-    edge = eps / mu + mu / 2  # beyond it the first is larger
+    edge = eps / mu + mu / 2  # above it the first density is larger
     delta, _ = integrate.quad(above, edge, edge + 20, epsabs=1e-12)
     assert delta == pytest.approx(1e-5, rel=1e-3)
     assert delta_at(Noise(multiplier), n, eps) == pytest.approx(1e-5, rel=1e-6)
 
 
-def test_the_papers_noise_has_the_delta_that_is_known_of_it():
-    """One release at √(2 ln(1.25/δ))/ε: proven for ε ≤ 1 alone; at 50 δ is 0.59, at 9.8 twice what is said."""
+def test_the_papers_noise_formula_has_the_known_delta():
+    """One release at √(2 ln(1.25/δ))/ε is proven only for ε ≤ 1; at 50 δ is 0.59, at 9.8 twice the stated δ."""
     for eps, delta in ((50, 0.59), (9.8, 2.0e-5)):
         sigma = math.sqrt(2 * math.log(1.25e5)) / eps
         assert delta_at(Noise(sigma), 1, eps) == pytest.approx(delta, rel=0.03)
@@ -61,13 +61,13 @@ def test_the_papers_noise_has_the_delta_that_is_known_of_it():
 
 @pytest.mark.parametrize("target", [0.1, 1.0, 9.8, 50.0])
 @pytest.mark.parametrize("kind", [{}, {"discrete": True}])
-def test_the_least_noise_for_an_epsilon_gives_that_epsilon(target, kind):
+def test_the_smallest_noise_for_an_epsilon_gives_that_epsilon(target, kind):
     multiplier = multiplier_for(lambda m: [(Noise(m, **kind), 3)], target, 1e-5)
     assert epsilon([(Noise(multiplier, **kind), 3)], 1e-5) == pytest.approx(target, rel=1e-4)
     assert epsilon([(Noise(multiplier, **kind), 3)], 1e-5) <= target
 
 
-def test_no_noise_is_never_private():
+def test_epsilon_is_infinite_without_noise():
     assert epsilon([(Noise(0.0), 1)], 1e-5) == math.inf
     assert epsilon([(Noise(5.0), 3), (Noise(0.0), 1)], 1e-5) == math.inf
     with pytest.raises(VitrailError, match="above 0"):
@@ -75,11 +75,11 @@ def test_no_noise_is_never_private():
 
 
 @pytest.mark.parametrize("noise", [Noise(1.0, 1000, 0.5), Noise(1.0, 1000, 0.01), Noise(0.008, 1000, 0.9)])
-def test_settings_that_give_a_huge_epsilon_cost_no_time_and_no_memory(noise):
-    """A node computes ε from settings that a server chose; exactly, these would take minutes or gigabytes."""
-    began = time.monotonic()
+def test_settings_with_a_huge_epsilon_take_little_time_and_memory(noise):
+    """A node computes ε from settings that a server chose; exact values would take minutes or gigabytes."""
+    started = time.monotonic()
     assert 2000 < epsilon([(noise, 10**6)], 1e-5) < math.inf
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - started < 10
 
 
 def test_the_closed_form_for_a_huge_epsilon_is_above_the_exact_one(monkeypatch):
@@ -92,7 +92,7 @@ def test_the_closed_form_for_a_huge_epsilon_is_above_the_exact_one(monkeypatch):
     assert exact < bound < 2 * exact
 
 
-def test_a_budget_allows_the_most_answers_that_fit():
+def test_a_budget_allows_the_largest_number_of_answers_that_fits():
     noise = Noise(6.0)
     n = answers_within(noise, 2.0, 1e-5)
     assert epsilon([(noise, n)], 1e-5) <= 2.0 < epsilon([(noise, n + 1)], 1e-5)
@@ -101,14 +101,14 @@ def test_a_budget_allows_the_most_answers_that_fit():
 
 @pytest.mark.parametrize("c", [0.05, 0.1, 0.3])
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 8.0])
-def test_no_pair_of_chances_within_bounds_diverges_more_than_gamma(c, alpha):
+def test_no_pair_of_bounded_probabilities_diverges_more_than_gamma(c, alpha):
     p, q = np.meshgrid(*[np.linspace(c, 1 - c, 81)] * 2)
     renyi = np.log(p**alpha * q ** (1 - alpha) + (1 - p) ** alpha * (1 - q) ** (1 - alpha)) / (alpha - 1)
     assert renyi.max() == pytest.approx(bernoulli_renyi(alpha, c))
 
 
-def test_drawing_bits_never_costs_more_than_the_noise_alone_and_helps_where_there_are_few():
+def test_drawing_bits_never_costs_more_than_the_noise_and_helps_for_few_bits():
     drawn, plain = amplified(0.5, d=159_376, c=0.1, answers=12, delta=1e-5)
-    assert drawn == plain  # so many bits: vacuous
+    assert drawn == plain  # no gain for this many bits
     drawn, plain = amplified(0.05, d=3, c=0.4, answers=1, delta=1e-5)
     assert drawn < plain / 10

@@ -28,7 +28,7 @@ def vectors():
 
 @pytest.mark.parametrize("codec", ["float32", "float16"])
 @pytest.mark.parametrize("clip", [1.0, 0.1, 30.0])
-def test_what_travels_is_within_the_norm_after_rounding(codec, clip):
+def test_clipped_vectors_are_within_the_norm_after_rounding(codec, clip):
     most = 0.0
     for v in vectors():
         found = clipped(v, clip, codec)
@@ -38,14 +38,14 @@ def test_what_travels_is_within_the_norm_after_rounding(codec, clip):
     assert most > 0.99 * clip
 
 
-def test_a_short_vector_is_sent_as_it_is():
+def test_a_short_vector_is_not_changed():
     v = np.array([0.25, -0.5, 0.125])
     assert np.array_equal(clipped(v, 1.0), v)
     assert np.array_equal(clipped_rows(v[None], 1.0), v[None])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_becomes_nothing(bad):
+def test_vectors_that_are_not_finite_become_zeros(bad):
     assert not clipped(np.array([1.0, bad]), 1.0).any()
     assert clipped_rows(np.array([[1.0, bad], [0.6, 0.8], [0.0, 0.0]]), 1.0) == pytest.approx(
         np.array([[0, 0], [0.6, 0.8], [0, 0]])
@@ -62,7 +62,7 @@ def test_each_row_is_within_the_norm():
 
 
 @pytest.mark.parametrize("sigma", [1e-3, 1.0, 500.0])
-def test_noise_has_its_sigma_and_lies_on_a_grid(sigma):
+def test_noise_has_its_sigma_and_is_rounded_to_a_grid(sigma):
     v = np.linspace(-5, 5, 50_000)
     found = noised(v, sigma, seeded(Rng((1,))))
     assert kstest((found - v) / sigma, "norm").pvalue > 1e-4
@@ -77,23 +77,23 @@ def test_parts_are_clipped_together():
     assert found["b"] == pytest.approx(np.full(1, 0.5), rel=1e-5)
 
 
-def test_the_mean_is_that_of_the_noised_sum():
+def test_the_mean_update_is_that_of_the_noised_sum():
     sums = Sums({"a": np.arange(20_000.0), "b": np.full(20_000, 4.0)}, 4)
     plain = mean_update(sums, ["a", "b"], None)
     assert np.array_equal(plain["a"], np.arange(20_000.0) / 4)
     noisy = mean_update(sums, ["a", "b"], (8.0, seeded(Rng((1,)))))
     noise = [noisy[name] - plain[name] for name in ("a", "b")]
     assert [n.std() for n in noise] == pytest.approx([2.0, 2.0], rel=0.03)
-    assert abs(np.corrcoef(*noise)[0, 1]) < 0.04  # each part has noise of its own
+    assert abs(np.corrcoef(*noise)[0, 1]) < 0.04  # the noise of the parts is independent
 
 
-def test_replacing_a_client_moves_the_sum_by_at_most_the_sensitivity():
+def test_replacing_a_client_changes_the_sum_by_at_most_the_sensitivity():
     draw, found = np.random.default_rng(1), mechanism(0.3, "D", secure=False)
     others = sum(clipped(draw.normal(size=50), 0.3).astype(float) for _ in range(3))
     most = 0.0
     for v in (draw.normal(size=50) * 10.0**e for e in range(-3, 20)):
         for w in (-v, v, 0 * v, draw.standard_cauchy(50)):
-            moved = norm((others + clipped(v, 0.3)) - (others + clipped(w, 0.3)))
-            assert moved <= found.sensitivity
-            most = max(most, moved)
+            change = norm((others + clipped(v, 0.3)) - (others + clipped(w, 0.3)))
+            assert change <= found.sensitivity
+            most = max(most, change)
     assert most > 0.999 * found.sensitivity

@@ -1,4 +1,4 @@
-"""DP-SGD: single gradients, their bound, the noise, and nothing left behind."""
+"""DP-SGD: per-example gradients, clipping, noise, and no side effects on the network."""
 
 import math
 import random
@@ -16,7 +16,7 @@ from vitrail.privacy.noise import seeded
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
-SHAPE = (1, 16, 16)  # large enough for a layer that normalises
+SHAPE = (1, 16, 16)  # large enough for a normalisation layer
 
 
 def draw(seed):
@@ -41,7 +41,7 @@ def loss(net, x, y=None):
 
 
 def one_by_one(net, of, inputs):
-    """The plain way: a backward pass for each example."""
+    """The reference: one backward pass per example."""
     found = []
     for i in range(len(inputs[0])):
         value = of(net, *(None if t is None else t[i : i + 1] for t in inputs)).sum()
@@ -55,31 +55,31 @@ def close(a, b, tolerance=1e-12):
 
 @pytest.mark.parametrize("how", ["hooks", "func"])
 @pytest.mark.parametrize("classes", [0, 10])
-def test_single_gradients_are_those_of_a_plain_loop(how, classes):
+def test_per_example_gradients_equal_those_of_a_loop(how, classes):
     net, inputs = network(classes, dtype=torch.float64), examples(7, classes, dtype=torch.float64)
     plain = one_by_one(net, loss, inputs)
     assert close(dpsgd.gradients(net, loss, inputs, how), plain)
     assert not close(dpsgd.gradients(net, loss, (inputs[0].flip(0), inputs[1]), how), plain)
 
 
-def test_a_loss_with_a_gradient_in_it_has_single_gradients_too():
-    """A gradient penalty: the second backward pass is where hooks would count twice."""
+def test_a_loss_that_contains_a_gradient_has_per_example_gradients():
+    """A gradient penalty: in the second backward pass, hooks would count twice."""
     net, inputs = network(dtype=torch.float64), examples(5, dtype=torch.float64)
 
     def with_func(net, x, y):
         slope = torch.func.grad(lambda x: net(x, y).sum())(x)
         return loss(net, x, y) + 10 * (slope.flatten(1).norm(dim=1) - 1).square()
 
-    def plainly(net, x, y):
+    def reference(net, x, y):
         x = x.clone().requires_grad_()
         (slope,) = torch.autograd.grad(net(x, y).sum(), x, create_graph=True)
         return loss(net, x, y) + 10 * (slope.flatten(1).norm(dim=1) - 1).square()
 
-    assert close(dpsgd.gradients(net, with_func, inputs, "func"), one_by_one(net, plainly, inputs), 1e-10)
+    assert close(dpsgd.gradients(net, with_func, inputs, "func"), one_by_one(net, reference, inputs), 1e-10)
 
 
 class Scale(nn.Module):
-    """A layer that Opacus has no sampler for."""
+    """A layer that Opacus does not support."""
 
     def __init__(self):
         super().__init__()
@@ -89,7 +89,7 @@ class Scale(nn.Module):
         return x * self.by
 
 
-def test_a_layer_without_a_sampler_is_taken_care_of():
+def test_a_layer_that_opacus_does_not_support_has_gradients():
     net = nn.Sequential(nn.Linear(3, 2), Scale(), nn.Linear(2, 1)).double()
     inputs = (torch.randn(4, 3, generator=draw(1), dtype=torch.float64),)
     of = lambda net, x: net(x).square().flatten()  # noqa: E731
@@ -97,12 +97,12 @@ def test_a_layer_without_a_sampler_is_taken_care_of():
 
 
 def seen(net):
-    """All that could be left on a network: attributes and hooks of every layer, attributes of every parameter."""
+    """What could change on a network: attributes and hooks of layers, attributes of parameters."""
     layers = [{k: (len(v) if hasattr(v, "__len__") else v) for k, v in vars(m).items()} for m in net.modules()]
     return layers, [dict(vars(p)) for p in net.parameters()], [p.grad for p in net.parameters()]
 
 
-def test_nothing_is_left_on_the_network_even_when_a_loss_fails():
+def test_the_network_is_unchanged_even_when_a_loss_fails():
     net, inputs = network(), examples(5)
     before = seen(net)
     dpsgd.gradients(net, loss, inputs, "hooks")
@@ -114,12 +114,12 @@ def test_nothing_is_left_on_the_network_even_when_a_loss_fails():
     with pytest.raises(ZeroDivisionError):
         dpsgd.gradients(net, fails, inputs, "hooks")
     assert seen(net) == before
-    F.softplus(net(*inputs)).sum().backward()  # and it trains on as ever
+    F.softplus(net(*inputs)).sum().backward()  # and it can still be trained
     assert not any(hasattr(p, "grad_sample") for p in net.parameters())
 
 
 def test_no_global_randomness_is_used():
-    net, inputs = network(), examples(5)  # torch draws first weights of a layer globally, before ours
+    net, inputs = network(), examples(5)  # layers draw their first weights from the global generator
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
     dpsgd.private_sum(net, loss, inputs, 1.0, 1.0, seeded(Rng((1,))))
     dpsgd.gradients(net, loss, inputs, "func")
@@ -133,7 +133,7 @@ def test_batch_norm_is_refused_with_a_remedy():
         dpsgd.gradients(DcganDiscriminator(SHAPE, 10, 8), loss, examples(3))
 
 
-def test_the_sum_is_that_of_clipped_gradients_however_it_is_cut():
+def test_the_sum_is_that_of_clipped_gradients_for_any_chunks():
     net, inputs = network(), examples(2 * dpsgd.CHUNK + 5)
     flat = torch.cat([g.flatten(1) for g in one_by_one(net, loss, inputs)], 1).double()
     clip = float(flat.norm(dim=1).median())  # so that half of them are clipped
@@ -141,21 +141,21 @@ def test_the_sum_is_that_of_clipped_gradients_however_it_is_cut():
     assert torch.allclose(dpsgd.clipped_sum(net, loss, inputs, clip), plain, rtol=1e-4, atol=1e-5 * clip)
 
 
-def tempting(seed):
-    """Examples that try to count for more than they may: huge, constant, at the limit of floats, not numbers."""
+def extreme_examples(seed):
+    """Examples that might exceed the bound: huge, constant, at the limit of floats, not finite."""
     x, y = examples(1, seed=seed)
     worst = [x, x * 1e3, x * 1e10, x * 1e30, x * 1e38, torch.zeros_like(x), torch.ones_like(x) * -1]
     return [(w, y) for w in worst] + [(torch.full_like(x, v), y) for v in (math.inf, math.nan, 3e38)]
 
 
 @pytest.mark.parametrize("clip", [1.0, 1e-3])
-def test_no_example_that_was_tried_moves_a_sum_by_more_than_the_bound(clip):
+def test_no_example_changes_a_sum_by_more_than_the_bound(clip):
     most = 0.0
     for seed in range(6):
         net = network(seed=seed, scale=(0.02, 0.3, 1.0, 5.0, 30.0, 1e4)[seed])
         (x, y), many = examples(6, seed=seed + 50), dpsgd.clipped_sum
         without = many(net, loss, (x, y), clip)
-        for extra, label in tempting(seed):
+        for extra, label in extreme_examples(seed):
             by = many(net, loss, (torch.cat([x, extra]), torch.cat([y, label])), clip) - without
             assert by.isfinite().all()
             assert float(by.norm()) <= clip
@@ -163,7 +163,7 @@ def test_no_example_that_was_tried_moves_a_sum_by_more_than_the_bound(clip):
     assert most > 0.999 * clip  # the bound is reached, so the search could have found more
 
 
-def test_noise_has_the_stated_sigma_whatever_the_data():
+def test_noise_has_the_stated_sigma():
     net, inputs = network(), examples(4)
     exact = dpsgd.clipped_sum(net, loss, inputs, 0.5).numpy()
     noise = dpsgd.private_sum(net, loss, inputs, 0.5, 3.0, seeded(Rng((1,)))).numpy() - exact
@@ -173,7 +173,7 @@ def test_noise_has_the_stated_sigma_whatever_the_data():
     assert abs(np.corrcoef(noise, other)[0, 1]) < 5 / math.sqrt(noise.size)
 
 
-def test_an_empty_draw_gives_noise_alone():
+def test_an_empty_sample_gives_only_noise():
     net, inputs = network(), examples(0)
     assert not dpsgd.clipped_sum(net, loss, inputs, 1.0).any()
     noise = dpsgd.private_sum(net, loss, inputs, 1.0, 2.0, seeded(Rng((1,)))).numpy()
@@ -181,7 +181,7 @@ def test_an_empty_draw_gives_noise_alone():
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.5])
-def test_examples_are_drawn_one_by_one_at_the_stated_rate(rate):
+def test_examples_are_sampled_independently_at_the_stated_rate(rate):
     n, draws, source = 400, 300, seeded(Rng((1,)))
     member = np.zeros((draws, n))
     for row in member:
@@ -192,12 +192,12 @@ def test_examples_are_drawn_one_by_one_at_the_stated_rate(rate):
     assert sizes.var() == pytest.approx(n * rate * (1 - rate), rel=5 * math.sqrt(2 / draws))
 
 
-def test_at_the_ends_of_the_rate_all_or_none_are_drawn():
+def test_a_rate_of_one_samples_all_and_a_tiny_rate_none():
     assert dpsgd.poisson(seeded(Rng((1,))), 50, 1.0).tolist() == list(range(50))
     assert dpsgd.poisson(seeded(Rng((1,))), 50, 1e-12).size == 0
     assert dpsgd.poisson(seeded(Rng((1,))), 0, 0.5).size == 0
 
 
-def test_who_else_is_there_does_not_change_whether_an_example_is_drawn():
+def test_whether_an_example_is_sampled_does_not_depend_on_the_others():
     few, more = (dpsgd.poisson(seeded(Rng((3,))), n, 0.3) for n in (40, 41))
     assert few.tolist() == [i for i in more if i < 40]

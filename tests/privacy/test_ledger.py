@@ -1,4 +1,4 @@
-"""A ledger that was changed shows it; one that was not goes on after a restart."""
+"""Ledgers: changes are detected, and a ledger continues after a restart."""
 
 import json
 from dataclasses import replace
@@ -15,13 +15,13 @@ from vitrail.utils.state import load
 
 @pytest.fixture
 def ledger(tmp_path):
-    kept = Ledger(tmp_path / "ledger.json")
+    written = Ledger(tmp_path / "ledger.json")
     for n in range(4):
-        kept.write(kind="round", round=n, asked=["ä", "b"])
-    return kept
+        written.write(kind="round", round=n, asked=["ä", "b"])
+    return written
 
 
-def test_a_ledger_is_read_as_it_was_written_and_is_plain_json(ledger):
+def test_a_ledger_is_plain_json_and_reads_back_unchanged(ledger):
     assert read(ledger.path) == ledger.entries == json.loads(ledger.path.read_text("utf-8"))
     assert Ledger(ledger.path).head == ledger.head != ""
 
@@ -35,21 +35,21 @@ def _lines(change):
 
 
 SPOILED = {
-    "a figure": _lines(lambda x: [line.replace('"round": 2', '"round": 7') for line in x]),
-    "a line taken out": _lines(lambda x: x[:2] + x[3:]),
+    "a number changed": _lines(lambda x: [line.replace('"round": 2', '"round": 7') for line in x]),
+    "a line removed": _lines(lambda x: x[:2] + x[3:]),
     "lines swapped": _lines(lambda x: [x[0], x[2], x[1], *x[3:]]),
-    "a line put in twice": _lines(lambda x: [*x[:2], *x[1:]]),
+    "a line repeated": _lines(lambda x: [*x[:2], *x[1:]]),
 }
 
 
 @pytest.mark.parametrize("how", SPOILED)
-def test_a_changed_line_shows(ledger, how):
+def test_changed_lines_are_detected(ledger, how):
     SPOILED[how](ledger.path)
     with pytest.raises(Malformed, match=r"was changed|not a ledger"):
         read(ledger.path)
 
 
-def test_lines_cut_off_at_the_end_show_by_the_model_file(tmp_path):
+def test_lines_cut_off_at_the_end_are_detected_by_the_model_file(tmp_path):
     run = vitrail.train("moments", data="digits", size=8, rounds=2, local_steps=1, batch_size=10, workers=1, grids=0,
                         eval_every=0, out=str(tmp_path / "run"))  # fmt: skip
     checked = read_run_ledger(run.folder)
@@ -60,7 +60,7 @@ def test_lines_cut_off_at_the_end_show_by_the_model_file(tmp_path):
     path = run.folder / "ledger.json"
     whole = path.read_text("utf-8")
     path.write_text(whole.replace(",\n" + whole.splitlines()[3], ""), "utf-8")
-    assert len(read(path)) == 2  # the chain itself holds
+    assert len(read(path)) == 2  # the chain itself is valid
     with pytest.raises(Malformed, match="no closing entry names it"):
         read_run_ledger(run.folder)
 
@@ -68,7 +68,7 @@ def test_lines_cut_off_at_the_end_show_by_the_model_file(tmp_path):
 SMALL = {"data": "digits", "size": 8, "local_steps": 1, "batch_size": 10, "clients": 3, "workers": 1, "grids": 0}
 
 
-def test_noise_of_the_operating_system_is_never_the_same_twice_and_the_ledger_says_where_it_came_from(tmp_path):
+def test_the_ledger_records_the_noise_source_and_system_noise_never_repeats(tmp_path):
     runs = [
         vitrail.train("moments", noise_source=e, rounds=1, eval_every=0, out=str(tmp_path / str(i)), **SMALL)
         for i, e in enumerate(("os", "os", "seed", "seed"))
@@ -82,7 +82,7 @@ def test_noise_of_the_operating_system_is_never_the_same_twice_and_the_ledger_sa
     ]
 
 
-def test_features_that_saw_the_data_make_no_run_private(tmp_path):
+def test_a_run_with_features_trained_on_its_data_is_not_private(tmp_path):
     from vitrail.experiment.plan import prepare
     from vitrail.privacy.run_ledger import opening
 
@@ -93,7 +93,7 @@ def test_features_that_saw_the_data_make_no_run_private(tmp_path):
     assert "trained on this very data" in opening(seen)["says"]
 
 
-def test_after_a_restart_no_round_stands_twice(tmp_path):
+def test_after_a_restart_no_round_is_recorded_twice(tmp_path):
     class Killed(Exception):
         pass
 

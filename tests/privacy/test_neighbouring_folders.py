@@ -1,4 +1,4 @@
-"""From files on disk to released sums: a search for a neighbouring folder that moves them further than stated."""
+"""From files to released sums: a search for a neighbouring folder that exceeds the sensitivity."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(path: Path, pixels: np.ndarray) -> None:
 
 
 def candidates(others: np.ndarray) -> list[np.ndarray]:
-    """Images to put in the place of one: extreme ones, noise, new ones and duplicates of those that are there."""
+    """Images to replace one with: extreme ones, noise, new ones and duplicates of existing ones."""
     rng = np.random.default_rng(1)
     plain = [np.full((8, 8), v, np.uint8) for v in (0, 1, 254, 255)]
     pixel = np.zeros((8, 8), np.uint8)
@@ -69,7 +69,7 @@ def simulated(folder: Path, labels: str) -> np.ndarray:
 
 
 def by_node(terms: RunSpec) -> Callable[[Path, str], np.ndarray]:
-    """The sums that a node with this folder answers with, in a run that adds no noise."""
+    """The sums in the reply of a node with this folder, in a run without noise."""
     plain = replace(terms, settings={**terms.settings, "privacy": "none"})
     request = encode(Message(Header(Kind.REQUEST, bytes.fromhex(terms.id), 0, "server")))
 
@@ -87,14 +87,14 @@ def by_node(terms: RunSpec) -> Callable[[Path, str], np.ndarray]:
 
 @pytest.mark.parametrize("labels", ["auto", "ignore"])
 @pytest.mark.parametrize("path", ["node", "simulation"])
-def test_no_neighbouring_folder_moves_the_released_sums_further_than_stated(path, labels, images, tmp_path):
+def test_no_neighbouring_folder_exceeds_the_sensitivity(path, labels, images, tmp_path):
     plan = plan_for(images, labels)
     summary, mechanism = summary_of(plan.method), plan.method.mechanism
     released = simulated if path == "simulation" else by_node(spec_of(plan))
     before = released(images, labels)
     files, rng = sorted(images.rglob("*.png")), np.random.default_rng(5)
     new = candidates(np.stack([np.asarray(Image.open(f)) for f in files]))
-    moved: list[float] = []
+    changes: list[float] = []
     counts: set[int] = set()
     for k in range(NEIGHBOURS):
         other = tmp_path / "neighbour"
@@ -102,13 +102,13 @@ def test_no_neighbouring_folder_moves_the_released_sums_further_than_stated(path
         shutil.copytree(images, other)
         gone = other / files[rng.integers(len(files))].relative_to(images)
         gone.unlink()
-        if k % 5:  # else it is removed only
+        if k % 5:  # otherwise it is only removed
             label, name = CLASSES[rng.integers(2)], NAMES[rng.integers(len(NAMES))] or gone.name
             write(other / label / f"new-{name}" if (other / label / name).exists() else other / label / name,
                   new[rng.integers(len(new))])  # fmt: skip
         after = released(other, labels)
-        moved.append(float(np.linalg.norm((after - before).astype(np.float64))) / summary.grid)
+        changes.append(float(np.linalg.norm((after - before).astype(np.float64))) / summary.grid)
         counts.add(int(after[:, 0].sum() - before[:, 0].sum()) // summary.count)
-    assert max(moved) <= mechanism.sensitivity * (1 + 1e-12)
-    assert max(moved) > 0.6 * mechanism.sensitivity  # the search reaches neighbours that matter
+    assert max(changes) <= mechanism.sensitivity * (1 + 1e-12)
+    assert max(changes) > 0.6 * mechanism.sensitivity  # the search reaches relevant neighbours
     assert counts == ({-1, 0} if path == "node" else {-1, 0, 1})  # a replacement may also change sides of the split

@@ -1,7 +1,8 @@
-"""An owner's policy: what promises less is refused by the node itself, whatever the server says."""
+"""An owner's policy: the node itself refuses runs that guarantee less, whatever the server sends."""
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +14,8 @@ from vitrail.methods import METHODS
 from vitrail.methods.base import Task
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.budget import Budget
-from vitrail.privacy.mechanism import Noise
-from vitrail.privacy.policy import MECHANISMS, Policy, from_config
+from vitrail.privacy.mechanism import MECHANISMS, Noise
+from vitrail.privacy.policy import Policy, from_config
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import LONGEST_REASON, Header, Kind, Message, decode, encode, make_part
@@ -54,21 +55,21 @@ def refusal(policy, method, given=0):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_mechanism_passes_at_its_own_epsilon_and_not_below(name):
+def test_a_mechanism_is_accepted_at_its_epsilon_and_not_below(name):
     method = built(name)
     eps, accept = cost(method), (accepted_as(name, method),)
     assert math.isfinite(eps)
     for share, passes in ((0.01, False), (0.5, False), (0.999, False), (1.0, True), (1.001, True), (100.0, True)):
-        says = refusal(Policy(accept, max_epsilon=share * eps), method)
-        assert (says == "") == passes, (share, says)
+        reason = refusal(Policy(accept, max_epsilon=share * eps), method)
+        assert (reason == "") == passes, (share, reason)
         if not passes:
-            assert f"ε = {eps:.4g}" in says
-            assert f"at most {share * eps:g} at δ = 1e-05" in says
+            assert f"ε = {eps:.4g}" in reason
+            assert f"at most {share * eps:g} at δ = 1e-05" in reason
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_delta_is_the_owners_not_the_servers(name):
-    """A server that lets its δ grow promises a small ε; at the owner's δ it is what it is."""
+def test_delta_is_the_owners_and_not_the_servers(name):
+    """A server could claim a small ε by a large δ; the node computes ε at the owner's δ."""
     lax = built(name, delta=0.4)
     policy = Policy((accepted_as(name, lax),), max_epsilon=cost(lax, 0.4) * 1.01)
     assert refusal(policy, lax)
@@ -76,7 +77,7 @@ def test_delta_is_the_owners_not_the_servers(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_only_what_is_named_is_accepted(name):
+def test_only_mechanisms_that_accept_names_are_accepted(name):
     method = built(name)
     mine = accepted_as(name, method)
     assert not refusal(Policy((mine,)), method)
@@ -85,26 +86,26 @@ def test_only_what_is_named_is_accepted(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_client_level_promise_is_not_an_example_level_one(name):
+def test_example_level_mechanisms_are_refused_where_client_level_is_required(name):
     method = built(name)
     named = (accepted_as(name, method),)
-    says = refusal(Policy(named, least_unit="client"), method)
-    assert (says == "") == (method.mechanism.unit == "client")
+    reason = refusal(Policy(named, least_unit="client"), method)
+    assert (reason == "") == (method.mechanism.unit == "client")
     assert not refusal(Policy(named, least_unit="example"), method)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_noise_that_others_add_counts_only_where_it_is_named(name):
+def test_noise_of_other_parties_counts_only_where_accept_names_it(name):
     method, own = built(name), cost(built(name)) * 1.0001
-    says = refusal(Policy(max_epsilon=own), method)
+    reason = refusal(Policy(max_epsilon=own), method)
     mine = accepted_as(name, method)
     assert (mine in ("dp-fedavg", "distributed-moments")) == (method.mechanism.noised_by != "client")
-    assert (f"counts only where accept names {mine}" in says) == (method.mechanism.noised_by != "client")
+    assert (f"counts only where accept names {mine}" in reason) == (method.mechanism.noised_by != "client")
     assert not refusal(Policy((mine,), max_epsilon=own), method)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_noise_from_the_seed_hides_nothing_from_the_server(name):
+def test_noise_from_the_seed_is_refused_because_the_server_knows_it(name):
     method = built(name)
     seeded = replace(method, task=replace(method.task, noise_source="seed"))
     policy = Policy((accepted_as(name, method),), max_epsilon=1e6)
@@ -114,16 +115,16 @@ def test_noise_from_the_seed_hides_nothing_from_the_server(name):
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 9.8, 50.0])
-def test_the_papers_noise_never_counts(epsilon):
+def test_noise_that_rests_on_an_assumption_never_counts(epsilon):
     method = quick("prism", privacy="paper", epsilon=epsilon)
     method = replace(method, task=replace(method.task, noise_source="os"))
-    for policy in (Policy(max_epsilon=1e9), Policy(least_unit="example"), Policy(MECHANISMS)):
+    for policy in (Policy(max_epsilon=1e9), Policy(least_unit="example"), Policy(tuple(MECHANISMS))):
         assert "rests on an assumption" in refusal(policy, method)
     assert not refusal(Policy(), method)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_run_without_noise_is_refused_by_whoever_asks_for_some(name):
+def test_a_run_without_noise_is_refused_by_policies_that_require_noise(name):
     method = quick(name, **({"privacy": "none"} if name in ("moments", "gswgan", "dpfedgan") else {}))
     assert method.mechanism is None
     for policy in (Policy(max_epsilon=1e9), Policy(least_unit="example"), Policy(("moments",))):
@@ -132,12 +133,12 @@ def test_a_run_without_noise_is_refused_by_whoever_asks_for_some(name):
     assert "secagg_threshold=N" in refusal(Policy(require_secagg=True), method)
 
 
-def test_secure_sums_without_noise_must_be_named():
+def test_secure_sums_without_noise_must_be_named_in_accept():
     summed = Adds(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3, noise_source="os"))
     policy = Policy(("none",), require_secagg=True)
     assert not refusal(policy, summed)
     assert "it adds no noise" in refusal(Policy(require_secagg=True), summed)
-    assert "numbers singly" in refusal(policy, Adds(Task((1, 8, 8), 0, 3, 5, noise_source="os")))
+    assert "numbers individually" in refusal(policy, Adds(Task((1, 8, 8), 0, 3, 5, noise_source="os")))
 
 
 def test_secure_sums_whose_masks_follow_from_the_seed_are_refused():
@@ -148,8 +149,8 @@ def test_secure_sums_whose_masks_follow_from_the_seed_are_refused():
     assert "the run's seed, which the server knows" in refusal(Policy(require_secagg=True), private)
 
 
-def test_accept_moments_refuses_shares_of_a_noise_that_all_clients_add():
-    """A server with 999 clients of its own would read the one other client's sums at ε = 66."""
+def test_accept_moments_refuses_shares_of_distributed_noise():
+    """A server that controls 999 clients would read the other client's sums at ε = 66."""
     run = quick("moments", clients=1000, epsilon=1.0)
     run = replace(run, task=replace(run.task, noise_source="os", secagg_threshold=1000))
     own = epsilon([(Noise(run.mechanism.noise.multiplier / math.sqrt(1000), discrete=True), 1)], 1e-5)
@@ -157,14 +158,14 @@ def test_accept_moments_refuses_shares_of_a_noise_that_all_clients_add():
     assert refusal(Policy(("moments",), max_epsilon=1.01), run)
     assert refusal(Policy(("moments",)), run)
     assert f"ε = {own:.4g}" in refusal(Policy(max_epsilon=own * 0.99), run)
-    assert not refusal(Policy(max_epsilon=own * 1.01), run), "its own noise is enough for that"
+    assert not refusal(Policy(max_epsilon=own * 1.01), run), "its own noise is enough for this ε"
     assert not refusal(Policy(("distributed-moments",), max_epsilon=1.01), run), "its owner trusts the other clients"
 
 
 @pytest.mark.parametrize(
     "policy", [Policy(("moments",)), Policy(least_unit="example"), Policy(require_noise_source="os")]
 )
-def test_a_policy_without_a_number_has_a_ceiling(policy):
+def test_a_policy_without_a_maximum_has_a_default_maximum(policy):
     for multiplier in (1e-6, 0.01, 0.3):
         assert "ε = " in refusal(policy, built("moments, alone", noise_multiplier=multiplier))
     assert not refusal(policy, built("moments, alone"))
@@ -172,34 +173,34 @@ def test_a_policy_without_a_number_has_a_ceiling(policy):
 
 
 @pytest.mark.parametrize("policy", [Policy(("distributed-moments",)), Policy(("dp-fedavg",))])
-def test_accept_alone_gives_the_planned_number_of_answers(policy):
+def test_accept_alone_limits_answers_to_the_planned_number(policy):
     run = built("moments, secure" if policy.accept == ("distributed-moments",) else "fedgan, dp-fedavg")
     planned = 1 if policy.accept == ("distributed-moments",) else 3
     assert [bool(refusal(policy, run, given)) for given in range(5)] == [given >= planned for given in range(5)]
 
 
 def test_more_answers_than_planned_are_refused_where_each_is_a_release():
-    """ε was computed for so many; a server that asks for more gets none."""
+    """ε was computed for the planned number of answers; further requests are refused."""
     method = built("prism, mask-update", rounds=3)
     policy = Policy(max_epsilon=cost(method))
     assert [bool(refusal(policy, method, given)) for given in range(5)] == [False, False, False, True, True]
     once = built("prism, moments", rounds=3)
-    assert not refusal(Policy(max_epsilon=cost(once)), once, given=100), "all later ones follow from the first"
+    assert not refusal(Policy(max_epsilon=cost(once)), once, given=100), "all later answers are computed from the first"
 
 
-def test_more_rounds_cost_more_and_the_node_counts_them():
+def test_the_node_computes_epsilon_for_all_planned_rounds():
     policy = Policy(max_epsilon=cost(built("prism, mask-update", rounds=3, noise_multiplier=3.0)) * 1.0001)
     by_rounds = [refusal(policy, built("prism, mask-update", rounds=n, noise_multiplier=3.0)) for n in (2, 3, 4, 40)]
     assert [r == "" for r in by_rounds] == [True, True, False, False]
     assert "over 40 answers" in by_rounds[-1]
 
 
-def test_nothing_set_refuses_nothing():
+def test_an_empty_policy_refuses_nothing():
     assert from_config({"data": "mnist", "partition-id": 3}) == Policy()
     assert str(Policy()) == "anything"
 
 
-def test_a_config_is_read_whole():
+def test_all_keys_of_a_config_are_read():
     policy = from_config(
         {"accept": "moments,dp-sgd", "least-unit": "example", "max-epsilon": 5, "max-delta": 1e-6,
          "require-secagg": True, "require-noise-source": "any"}
@@ -208,7 +209,7 @@ def test_a_config_is_read_whole():
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "reason"),
     [
         ({"accept": "momnets"}, "did you mean moments"),
         ({"accept": "paper"}, "never accepted"),
@@ -219,21 +220,38 @@ def test_a_config_is_read_whole():
         ({"max-epsilon": "nan"}, "must be a number"),
         ({"max-epsilon": math.nan}, "must be a number"),
         ({"max-epsilon": 1.0, "max-delta": 0.5}, "below 0.5"),
-        ({"max-delta": 1e-5}, "set that too"),
+        ({"max-delta": 1e-5}, "set max-epsilon too"),
         ({"require-secagg": "yes"}, "true or false"),
         ({"require-noise-source": "seed"}, "os or any"),
     ],
 )
-def test_an_owner_who_errs_is_told(config, says):
-    with pytest.raises(VitrailError, match=says):
+def test_invalid_configs_are_refused_with_a_reason(config, reason):
+    with pytest.raises(VitrailError, match=reason):
         from_config(config)
+
+
+def test_a_registered_mechanism_can_be_accepted(monkeypatch):
+    monkeypatch.setattr(MECHANISMS, "_added", {})
+    MECHANISMS.register("laplace-sums", "Laplace noise on sums")(lambda sums: sums)
+    method = built("prism, mask-update")
+    plugin = SimpleNamespace(
+        task=method.task, mechanism=replace(method.mechanism, name="laplace-sums"), max_replies=method.max_replies
+    )
+    assert not refusal(from_config({"accept": "laplace-sums"}), plugin)
+    assert "its mechanism is laplace-sums" in refusal(from_config({"accept": "mask-update"}), plugin)
+
+
+@pytest.mark.parametrize("name", list(MECHANISMS))
+def test_every_registered_mechanism_has_a_noise_function_and_a_summary(name):
+    assert callable(MECHANISMS[name])
+    assert MECHANISMS.summary(name)
 
 
 # -- in a round -----------------------------------------------------------------------------------------------------
 
 
-def played(method, folder, policies, rounds=1):
-    """Rounds in which each client has its own policy."""
+def run_with_policies(method, folder, policies, rounds=1):
+    """Run rounds in which each client has its own policy."""
     names, rng = sorted(policies), Rng((5,))
     crew = SimulatedClients(method, RUN, rng, shares(len(names)), folder)
     fed, outcomes = Federation(0, method.server_init(rng.child("server", "init"))), []
@@ -249,31 +267,33 @@ def played(method, folder, policies, rounds=1):
     return fed, outcomes
 
 
-def test_the_round_goes_on_without_the_one_that_refuses(tmp_path):
+def test_the_round_continues_without_the_client_that_refuses(tmp_path):
     method = built("prism, mask-update", rounds=2)
     strict = Policy(max_epsilon=1.0)
-    fed, outcomes = played(method, tmp_path / "a", {"client-0": None, "client-1": strict, "client-2": Policy()}, 2)
+    fed, outcomes = run_with_policies(
+        method, tmp_path / "a", {"client-0": None, "client-1": strict, "client-2": Policy()}, 2
+    )
     for outcome in outcomes:
         assert not outcome.void
         assert outcome.replied == ["client-0", "client-2"]
-        assert "costs ε = 9.8 at δ = 1e-05. It takes part with" in outcome.excluded["client-1"]
+        assert "costs ε = 9.8 at δ = 1e-05. The policy accepts" in outcome.excluded["client-1"]
         assert len(outcome.excluded["client-1"].encode()) < LONGEST_REASON
     assert fed.round == 2
-    assert not (tmp_path / "a" / "client-1.safetensors").exists(), "it trained nothing, and kept nothing"
+    assert not (tmp_path / "a" / "client-1.safetensors").exists(), "it trained nothing and stored nothing"
 
 
-def test_a_policy_that_is_met_changes_no_bit(tmp_path):
+def test_a_policy_that_accepts_a_run_changes_no_bit(tmp_path):
     method = quick("prism, moments", rounds=2)
     lax = Policy(("moments",), max_epsilon=9.8, require_noise_source="any")
-    fed, outcomes = played(method, tmp_path / "a", dict.fromkeys(shares(), lax), 2)
+    fed, outcomes = run_with_policies(method, tmp_path / "a", dict.fromkeys(shares(), lax), 2)
     start = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
     plain, _, _ = federate(method, tmp_path / "b", fed=start)
     assert not outcomes[1].excluded
     assert same(fed.tree(), plain.tree())
 
 
-def test_a_server_that_asks_again_and_again_gets_what_it_planned(tmp_path):
-    """New exchanges of a round, and rounds beyond the plan: the third answer of a plan for two is refused."""
+def test_repeated_requests_get_only_the_planned_number_of_answers(tmp_path):
+    """New exchanges of a round, and rounds beyond the plan: of two planned answers, the third is refused."""
     method = built("prism, mask-update", rounds=2)
     server, _ = method.start_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
     crew = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path)
@@ -287,23 +307,23 @@ def test_a_server_that_asks_again_and_again_gets_what_it_planned(tmp_path):
     assert kinds == [Kind.REPLY, Kind.REPLY, Kind.FAILED, Kind.FAILED, Kind.FAILED]
 
 
-def test_secure_sums_open_under_a_policy_that_requires_them(tmp_path):
+def test_secure_sums_work_under_a_policy_that_requires_them(tmp_path):
     method = secure(Adds(), 3)
     method = replace(method, task=replace(method.task, noise_source="os"))
     demands = Policy(("none",), require_secagg=True)
-    _, outcomes = played(method, tmp_path, {f"client-{k}": demands for k in range(5)})
+    _, outcomes = run_with_policies(method, tmp_path, {f"client-{k}": demands for k in range(5)})
     assert not outcomes[0].excluded
     assert len(outcomes[0].replied) == 5
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "says"),
+    ("name", "changed", "reason"),
     [
-        ("fedgan, dp-fedavg", {}, "noise of others counts only where accept names dp-fedavg"),
+        ("fedgan, dp-fedavg", {}, "noise of other parties counts only where accept names dp-fedavg"),
         ("moments, alone", {"noise_source": "seed"}, "the run's seed, which the server knows"),
     ],
 )
-def test_a_budget_alone_refuses_server_noise_and_seeded_noise(tmp_path, monkeypatch, name, changed, says):
+def test_a_budget_alone_refuses_server_noise_and_seeded_noise(tmp_path, monkeypatch, name, changed, reason):
     """Version 0.1.0 sent an update without noise and charged ε = 5."""
     monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
     method = built(name, rounds=1)
@@ -317,12 +337,12 @@ def test_a_budget_alone_refuses_server_noise_and_seeded_noise(tmp_path, monkeypa
     client = replace(crew.client("client-0", digits().train), policy=policy, budget=budget)
     reply = decode(client.answer(request))
     assert reply.header.kind is Kind.FAILED
-    assert says in bytes(reply.parts[0].array()).decode()
+    assert reason in bytes(reply.parts[0].array()).decode()
     assert budget.spent() == []
 
 
 def test_a_budget_is_charged_with_the_noise_that_counts(tmp_path, monkeypatch):
-    """Where accept does not name the others' noise, only the client's own share of it counts."""
+    """Where accept does not name the noise of other parties, only the client's own share counts."""
     monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
     method = built("moments, secure")
     whole = method.mechanism.noise.multiplier

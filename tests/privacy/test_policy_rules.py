@@ -1,4 +1,4 @@
-"""The table of a policy's rules: each refuses by itself, and keys that are set together refuse what each refuses."""
+"""The rules of a policy: each refuses alone, and keys that are set together refuse what either refuses."""
 
 from dataclasses import replace
 from functools import cache
@@ -9,29 +9,30 @@ import pytest
 from tests.engines.secagg.adds import Adds
 from tests.federation import quick
 from vitrail.methods.base import Task
-from vitrail.privacy.policy import KEYS, RULES, from_config
+from vitrail.privacy.policy import KEYS, from_config
+from vitrail.privacy.policy_rules import RULES
 
 
 @cache
 def runs():
-    """Runs of all kinds, by name: a method, and the answers given so far."""
+    """Runs of all kinds by name: a method, and the number of answers so far."""
 
-    def of(name, entropy="os", secure=0, given=0, **settings):
+    def of(name, source="os", secure=0, given=0, **settings):
         method = quick(name, **settings)
-        return replace(method, task=replace(method.task, noise_source=entropy, secagg_threshold=secure)), given
+        return replace(method, task=replace(method.task, noise_source=source, secagg_threshold=secure)), given
 
     return {
         "moments": of("moments", epsilon=4.0),
         "moments, weak": of("moments", epsilon=9.8),
         "moments, very weak": of("moments", noise_multiplier=0.2),
-        "moments, hardly any noise": of("moments", noise_multiplier=1e-6),
-        "moments, seeded": of("moments", entropy="seed", epsilon=4.0),
+        "moments, almost no noise": of("moments", noise_multiplier=1e-6),
+        "moments, seeded": of("moments", source="seed", epsilon=4.0),
         "moments, by shares": of("moments", secure=3, epsilon=4.0),
         "moments, by shares, again": of("moments", secure=3, epsilon=4.0, given=1),
         "moments, without noise": of("moments", privacy="none"),
         "prism, sums of masks": of("prism, moments", secure=2, coding="packed", epsilon=4.0),
         "mask-update": of("prism", privacy="mask-update", epsilon=4.0),
-        "mask-update, once too often": of("prism", privacy="mask-update", epsilon=4.0, given=3),
+        "mask-update, one answer too many": of("prism", privacy="mask-update", epsilon=4.0, given=3),
         "paper": of("prism", privacy="paper", epsilon=0.1),
         "dp-sgd": of("psfedgan, dp-sgd", noise_multiplier=4.0),
         "dp-sgd, with labels": of("psfedgan, dp-sgd", noise_multiplier=4.0, label_sets="public"),
@@ -41,7 +42,7 @@ def runs():
 
 
 def policy(**keys):
-    """A policy from a node config, and whether there is a budget."""
+    """A policy from a node config, perhaps with a budget."""
     given = {key.replace("_", "-"): value for key, value in keys.items()}
     budget = bool(given.pop("budget", False))
     return replace(from_config(given), budget=budget)
@@ -53,31 +54,31 @@ def refused(demands, run):
     return set(demands.refusals(method, given))
 
 
-ONE_EACH = {  # a rule: a policy, a run that it refuses by this rule alone, and one that it accepts
-    "secagg_threshold": ({"require_secagg": True}, "moments", "prism, sums of masks"),
-    "noise_source": ({"accept": "moments"}, "moments, seeded", "moments"),
+ONE_EACH = {  # rule: a policy, a run that it refuses by this rule alone, and one that it accepts
+    "secagg": ({"require_secagg": True}, "moments", "prism, sums of masks"),
+    "noise-source": ({"accept": "moments"}, "moments, seeded", "moments"),
     "noise": ({"max_epsilon": 5}, "moments, without noise", "moments"),
     "assumption": ({"max_epsilon": 1e9}, "paper", "moments"),
     "public": ({"least_unit": "example"}, "dp-sgd, with labels", "dp-sgd"),
     "accept": ({"accept": "mask-update"}, "moments", "mask-update"),
     "unit": ({"least_unit": "client"}, "moments", "mask-update"),
-    "answers": ({"budget": 5}, "mask-update, once too often", "mask-update"),
+    "answers": ({"budget": 5}, "mask-update, one answer too many", "mask-update"),
     "epsilon": ({"max_epsilon": 5}, "moments, weak", "moments"),
 }
 
 
-def test_every_rule_has_its_test():
+def test_every_rule_is_tested():
     assert [rule.name for rule in RULES] == list(ONE_EACH)
 
 
 @pytest.mark.parametrize("rule", ONE_EACH)
-def test_a_rule_refuses_by_itself(rule):
+def test_each_rule_refuses_alone(rule):
     keys, bad, good = ONE_EACH[rule]
     assert refused(policy(**keys), bad) == {rule}
     assert refused(policy(**keys), good) == set()
 
 
-STRICT = {  # a value of each key that demands something
+STRICT = {  # a value of each key that requires something
     "accept": "moments",
     "least-unit": "client",
     "max-epsilon": 5.0,
@@ -85,25 +86,25 @@ STRICT = {  # a value of each key that demands something
     "require-noise-source": "os",
     "budget": 5.0,
 }
-IMPLIED = {  # what any key refuses
-    "moments, hardly any noise": "epsilon",
-    "moments, seeded": "entropy",
+IMPLIED = {  # runs that any key refuses, and by which rule
+    "moments, almost no noise": "epsilon",
+    "moments, seeded": "noise-source",
     "moments, without noise": "noise",
     "sums without noise": "noise",
     "paper": "assumption",
     "dp-sgd, with labels": "public",
     "dp-fedavg": "epsilon",
-    "mask-update, once too often": "answers",
+    "mask-update, one answer too many": "answers",
     "moments, by shares, again": "answers",
 }
 
 
-def test_every_key_is_in_the_table_of_pairs():
+def test_every_key_is_tested_in_pairs():
     assert {*STRICT, "max-delta"} == {*KEYS, "budget"}
 
 
 @pytest.mark.parametrize("key", STRICT)
-def test_any_key_implies_the_rules_of_all(key):
+def test_any_key_implies_all_implied_rules(key):
     demands = policy(**{key: STRICT[key]})
     for run, rule in IMPLIED.items():
         assert rule in refused(demands, run), run
@@ -117,15 +118,15 @@ def test_two_keys_refuse_what_either_refuses(one, other):
         assert refused(both, run) == refused(alone[0], run) | refused(alone[1], run), run
 
 
-def test_max_delta_is_the_one_at_which_epsilon_is_computed():
+def test_epsilon_is_computed_at_max_delta():
     weak = {"max-epsilon": 9.85}
     assert refused(policy(**weak), "moments, weak") == set()
     assert refused(policy(**weak, **{"max-delta": 1e-7}), "moments, weak") == {"epsilon"}
     assert refused(policy(**{"max-epsilon": 4.05}, **{"max-delta": 1e-5}), "moments") == set()
 
 
-def test_only_named_values_accept_more():
-    """accept may name what others noise, or no noise at all; require-noise-source="any" is for trials."""
+def test_more_is_accepted_only_where_it_is_named():
+    """accept may name noise of other parties, or no noise; require-noise-source="any" is for trials."""
     assert refused(policy(accept="distributed-moments"), "moments, by shares") == set()
     assert refused(policy(accept="dp-fedavg"), "dp-fedavg") == set()
     assert refused(policy(accept="none", require_secagg=True), "sums without noise") == set()
@@ -135,6 +136,6 @@ def test_only_named_values_accept_more():
         assert refused(policy(accept="none", **number), "moments, without noise") == {"noise"}
 
 
-def test_trials_with_seeded_noise_demand_nothing_else():
+def test_accepting_any_noise_source_requires_nothing_else():
     loose = policy(require_noise_source="any")
     assert not any(refused(loose, run) for run in runs())

@@ -92,8 +92,8 @@ def score_of(method: Method, masks: SendsNoisedMasks, server: State, coin: bool,
     mechanism, unpack = method.mechanism, method.reply_spec()["mask"].unpack
     assert mechanism is not None  # noqa: S101
     assert unpack is not None  # noqa: S101
-    opened, _ = method.start_round(server, ["canary"], rng.child("open"))
-    sent = method.broadcast(opened, "canary", True)
+    started, _ = method.start_round(server, ["canary"], rng.child("open"))
+    sent = method.broadcast(started, "canary", True)
     message = ServerMessage(0, {name: array for name, (_, array) in sent.parts.items()})
     masked, _ = masks.split
     theta = on_wire.theta(server["s"]).astype(np.float64)
@@ -106,7 +106,7 @@ def score_of(method: Method, masks: SendsNoisedMasks, server: State, coin: bool,
     moved = theta.copy()
     moved[masked][here] += step if coin else -step
     reply = masks.upload(torch.logit(torch.from_numpy(moved)).float(), server["s"], message, rng)
-    mask = unpack(opened, reply["mask"])[here]
+    mask = unpack(started, reply["mask"])[here]
     p, q = (drawn.take(here).of_ones(theta[masked][here] + sign * step) for sign in (1, -1))
     return float(np.where(mask > 0, np.log(p / q), np.log((1 - p) / (1 - q))).sum())
 

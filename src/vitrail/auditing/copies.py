@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.auditing.attack import Figure, Finding, Target
-from vitrail.auditing.membership import BATCH, some
+from vitrail.auditing.membership import BATCH, random_subset
 from vitrail.metrics.evaluation import as_stored, requested_labels, trained_against
 from vitrail.metrics.extractors import Extractor, choose_ruler, own
 from vitrail.metrics.measure import REPLICATES
@@ -47,7 +47,7 @@ class Nearest:
 def attack(target: Target) -> Finding | None:
     """Compare distances; None before there is a model, or with fewer than 100 held-out images."""
     generator, train = target.generator, target.members
-    held_out = some(target, target.plan.data.test)
+    held_out = random_subset(target, target.plan.data.test)
     if generator is None or len(held_out) < 100:
         return None
     extractor = own(choose_ruler(target.plan.data.name, trained_against(generator)))
@@ -55,10 +55,10 @@ def attack(target: Target) -> Finding | None:
     y = None
     if generator.classes and train.labels is not None:
         y = requested_labels(train.labels, len(generator.classes), target.samples, seed)
-    made = torch.cat([as_stored(x) for x, _ in generator.batches(target.samples, y, seed)])
+    sampled = torch.cat([as_stored(x) for x, _ in generator.batches(target.samples, y, seed)])
     real = to_float(held_out.pixels)
     spaces = {"features": extractor, "pixels": Extractor("pixels", 0, lambda x: x.flatten(1), "")}
-    found = {name: [Nearest(_all(e, images)) for images in (made, real)] for name, e in spaces.items()}
+    found = {name: [Nearest(_all(e, images)) for images in (sampled, real)] for name, e in spaces.items()}
     for at in range(0, len(train), BATCH):
         x = to_float(train.pixels[at : at + BATCH])
         for name, extract in spaces.items():
@@ -71,7 +71,7 @@ def attack(target: Target) -> Finding | None:
         for name, (of_made, of_real) in found.items()
     ]
     closest = torch.argsort(found["features"][0].distance)[:SHOWN]
-    pairs = torch.stack([made[closest], to_float(train.pixels[found["features"][0].which[closest].numpy()])], 1)
+    pairs = torch.stack([sampled[closest], to_float(train.pixels[found["features"][0].which[closest].numpy()])], 1)
     path = target.plan.folder.path / GRID
     if target.plan.folder.path.is_dir():
         write_grid(path, (pairs.flatten(0, 1) + 1) / 2, columns=8)
@@ -80,18 +80,18 @@ def attack(target: Target) -> Finding | None:
     return Finding("copies", ABOUT, figures=figures, note=note)
 
 
-def figure(made: NDArray[np.floating], held_out: NDArray[np.floating], where: str) -> Figure:
+def figure(sampled: NDArray[np.floating], held_out: NDArray[np.floating], where: str) -> Figure:
     """Return the share of samples that are nearer to training images than the nearest 1% of held-out ones."""
 
     def close(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
         return float((a < np.quantile(b, QUANTILE)).mean())
 
     draw = Rng((0,)).child("bootstrap", "copies").numpy()
-    again = [close(*(draw.choice(v, len(v)) for v in (made, held_out))) for _ in range(REPLICATES)]
+    again = [close(*(draw.choice(v, len(v)) for v in (sampled, held_out))) for _ in range(REPLICATES)]
     low, high = np.quantile(again, [0.025, 0.975])  # both kinds are resampled
-    note = f"median distance {np.median(made):.3g}, of held-out images {np.median(held_out):.3g}"
+    note = f"median distance {np.median(sampled):.3g}, of held-out images {np.median(held_out):.3g}"
     name = f"samples nearer than 1% of held-out images, {where}"
-    return Figure(name, close(made, held_out), float(low), float(high), QUANTILE, note)
+    return Figure(name, close(sampled, held_out), float(low), float(high), QUANTILE, note)
 
 
 def _all(extractor: Extractor, images: Tensor) -> Tensor:

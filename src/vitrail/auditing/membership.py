@@ -32,20 +32,20 @@ def attack(target: Target) -> Finding | None:
     """Attack a model; None before there is one."""
     if target.generator is None:
         return None
-    members, others = some(target, target.members), some(target, target.plan.data.test)
+    members, others = random_subset(target, target.members), random_subset(target, target.plan.data.test)
     if min(len(members), len(others)) < 10:
         return None
     extractor = own(choose_ruler(target.plan.data.name, trained_against(target.generator)))
     target.tell(f"membership: {target.samples:,} samples")
-    made = samples(target, extractor)
-    near = [-nearest(features(extractor, p), made).numpy() for p in (members, others)]
-    found = figures(near[0], near[1], f"distance to the nearest of {len(made):,} samples")
+    sampled = samples(target, extractor)
+    near = [-nearest(features(extractor, p), sampled).numpy() for p in (members, others)]
+    found = figures(near[0], near[1], f"distance to the nearest of {len(sampled):,} samples")
     found += _by_discriminator(target, members, others)
     note = f"{len(members):,} training images, {len(others):,} held-out images; an attack that fails proves nothing"
     return Finding("membership", ABOUT, figures=found, note=note)
 
 
-def some(target: Target, images: Images) -> Images:
+def random_subset(target: Target, images: Images) -> Images:
     """Return a random sample of at most MOST images."""
     order = target.rng.child("some", len(images)).numpy().permutation(len(images))[:MOST]
     return images.take(np.sort(order))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,8 +113,8 @@ def _shadow(
         fed, done = train(plan, Path(folder), until)
     method = plan.method
     generator = open_model(method.export_models(fed.server)["generator"], plan.data.classes)
-    made = samples(replace(target, plan=plan, generator=generator, samples=1000, rng=Rng((s,))), extractor)
-    found = {"distance to samples": -nearest(features(extractor, images), made).double().numpy()}
+    sampled = samples(replace(target, plan=plan, generator=generator, samples=1000, rng=Rng((s,))), extractor)
+    found = {"distance to samples": -nearest(features(extractor, images), sampled).double().numpy()}
     if "discriminator" in fed.server and isinstance(method, HasNetworks):
         net = from_vector(method.nets()["discriminator"], fed.server["discriminator"]).eval()
         found["output of the discriminator"] = discriminate(net, images, plan.method.task.classes)
@@ -134,9 +133,7 @@ def _settings(of: Settings, folder: str, rounds: int, s: int) -> Settings:
     return of.model_copy(update={**small, **more})
 
 
-def train(
-    plan: Plan, folder: Path, until: float, tell: Callable[[int], None] = lambda _: None
-) -> tuple[Federation, int]:
+def train(plan: Plan, folder: Path, until: float) -> tuple[Federation, int]:
     """Run the rounds of a small run, at least two, until the time is up."""
     rng = Rng((plan.settings.seed,))
     fed = Federation(0, plan.method.server_init(rng.child("server", "init")))
@@ -149,5 +146,4 @@ def train(
     ):
         while fed.round < plan.settings.rounds and (fed.round < 2 or time.monotonic() < until):
             fed, _ = run_round(plan.method, fed, plan.id, plan.clients, engine.ask, rng)
-            tell(fed.round)
     return fed, fed.round

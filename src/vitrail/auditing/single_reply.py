@@ -50,15 +50,15 @@ def request_reply(
         VitrailError: The client did not reply.
     """
     method = replace(method, task=replace(method.task, images=0))  # type: ignore[type-var]
-    opened, _ = method.start_round(server, [name], rng.child("server", name))
-    sent = method.broadcast(opened, name, True)
+    started, _ = method.start_round(server, [name], rng.child("server", name))
+    sent = method.broadcast(started, name, True)
     parts = tuple(make_part(part, codec, array) for part, (codec, array) in sent.parts.items())
     request = encode(Message(Header(Kind.REQUEST, RUN, 0, "server"), parts))
     with tempfile.TemporaryDirectory(prefix="vitrail-audit-") as folder:
         client = Client(name, method, RUN, rng, lambda: images, Path(folder))
         if start is not None:
             client.begin(start)
-        reply = read_reply(client.answer(request), RUN, 0, name, method.reply_spec(), opened)
+        reply = read_reply(client.answer(request), RUN, 0, name, method.reply_spec(), started)
         if isinstance(reply, Failure | Kind):
             raise VitrailError(f"the attacked client did not reply: {reply}")
         private = client.private()

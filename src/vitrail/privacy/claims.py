@@ -56,14 +56,14 @@ def claim(
     other, check = second_opinion(spent, delta)
     noise = mechanism.noise
     source = "the operating system" if noise_source == "os" else "the run's seed"
-    says = sentence(mechanism, eps, delta)
+    text = sentence(mechanism, eps, delta)
     if before and math.isfinite(eps):
-        says += f", together with the run that it started from; by itself {epsilon(spent[-1:], delta):.3g}"
-    if not deployed and not says.startswith("not private"):
-        says = f"simulated, with noise from {'the operating system' if noise_source == 'os' else 'the seed'}: {says}"
+        text += f", together with the run that it started from; by itself {epsilon(spent[-1:], delta):.3g}"
+    if not deployed and not text.startswith("not private"):
+        text = f"simulated, with noise from {'the operating system' if noise_source == 'os' else 'the seed'}: {text}"
     found: dict[str, Any] = {
         "private": not mechanism.assumed and not flaw and math.isfinite(eps),
-        "says": f"not private: {flaw}" if flaw else says,
+        "says": f"not private: {flaw}" if flaw else text,
         "simulated": not deployed,
         "mechanism": mechanism.name,
         "unit": mechanism.unit,
@@ -123,12 +123,12 @@ def sentence(mechanism: Mechanism | None, eps: float, delta: float) -> str:
         return NOTHING
     if not math.isfinite(eps):
         return f"not private: {mechanism.name} ran without noise"
-    says = f"ε = {eps:.3g} at δ = {delta:g} for {mechanism.whom} ({mechanism.name}, {mechanism.unit}-level)"
+    text = f"ε = {eps:.3g} at δ = {delta:g} for {mechanism.whom} ({mechanism.name}, {mechanism.unit}-level)"
     if mechanism.public:
-        says += f", where anyone may know {mechanism.public}"
+        text += f", where anyone may know {mechanism.public}"
     if mechanism.assumed:
-        return f"assumed, not proven: {says}, if {mechanism.assumed}"
-    return says
+        return f"assumed, not proven: {text}, if {mechanism.assumed}"
+    return text
 
 
 def _simulated(trust: str, noise_source: str) -> str:

@@ -48,7 +48,8 @@ def mechanism(clip: float, what: str, secure: bool) -> Mechanism:
         noise=Noise(1.0),
         once=False,
         leaves=f"the update of {what}, clipped to norm {clip:g}; the server adds noise to the sum",
-        trust=f"the server, which {sees}, to add the noise and not to disclose the sum; all clients to clip theirs",
+        trust=f"the server, which {sees}, to add the noise and not to disclose what it sees; all clients to clip their "
+        "updates",
         noised_by="server",
     )
 

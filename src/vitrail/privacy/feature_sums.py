@@ -147,7 +147,11 @@ def sensitivity(kinds: int) -> float:
 
 def why(kinds: int) -> str:
     """Return why the sensitivity holds, in words."""
-    labels = f", counts weighted {COUNT_WEIGHT:g}, in any two classes" if kinds > 1 else ", the count is public"
+    labels = (
+        f"; counts have weight {COUNT_WEIGHT:g}, and an image and its replacement may have different labels"
+        if kinds > 1
+        else "; the number of images is public"
+    )
     return f"features are at least 0 and each image's two vectors are scaled to norm 1{labels}"
 
 

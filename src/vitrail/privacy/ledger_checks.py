@@ -78,8 +78,8 @@ def _check_words(entry: Entry, first: Entry, eps: float) -> None:
     begins = f"simulated, with noise from {source}: " if first["simulated"] else ""
     begins += f"ε = {eps:.3g} at δ = {float(entry['delta']):g} for "
     named = f"({first['mechanism']}, {first['unit']}-level)"
-    holds = math.isfinite(eps) and "assumed" not in first and not (first["noise_seeds"] and not first["simulated"])
-    if entry["private"] and not (holds and entry["says"].startswith(begins) and named in entry["says"]):
+    valid = math.isfinite(eps) and "assumed" not in first and not (first["noise_seeds"] and not first["simulated"])
+    if entry["private"] and not (valid and entry["says"].startswith(begins) and named in entry["says"]):
         raise Malformed(f"it claims to be private in other words than its records give: {entry['says']}")
 
 

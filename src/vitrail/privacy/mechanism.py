@@ -33,15 +33,7 @@ MECHANISMS: Registry[Callable[..., Any]] = Registry(
 
 An entry is the function that adds the mechanism's noise. Register a plugin's mechanism under the `name` of its
 `Mechanism`, so that owners can accept it. Where other parties add the noise, the registered name starts with
-"distributed-" (all clients) or "server-" (see `policy_rules.policy_name`).
-
-Example:
-    >>> from vitrail.privacy.policy import from_config
-    >>> @MECHANISMS.register("doctest-laplace", "Laplace noise on clipped sums")
-    ... def add_laplace(sums, scale, draw):
-    ...     return sums + draw.laplace(scale=scale, size=sums.shape)
-    >>> from_config({"accept": "doctest-laplace", "max-epsilon": 2.0}).accept
-    ('doctest-laplace',)
+"distributed-" (all clients) or "server-" (see `policy_rules.policy_name`). `policy.from_config` has an example.
 """
 
 

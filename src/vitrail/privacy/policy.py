@@ -152,6 +152,14 @@ def from_config(config: Mapping[str, Any]) -> Policy:
     Example:
         >>> str(from_config({"accept": "moments, dp-sgd", "max-epsilon": 9.8, "data": "mnist"}))
         'mechanism moments or dp-sgd, ε of at most 9.8 at δ = 1e-05 over the whole run, noise_source=os'
+
+        A plugin registers its mechanism under a name that owners can then accept:
+
+        >>> @MECHANISMS.register("doctest-laplace", "Laplace noise on clipped sums")
+        ... def add_laplace(sums, scale, draw):
+        ...     return sums + draw.laplace(scale=scale, size=sums.shape)
+        >>> from_config({"accept": "doctest-laplace", "max-epsilon": 2.0}).accept
+        ('doctest-laplace',)
     """
     accept = tuple(name.strip() for name in str(config.get("accept", "")).split(",") if name.strip())
     for name in accept:

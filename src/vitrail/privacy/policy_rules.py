@@ -100,7 +100,9 @@ def _unit(_: Policy, run: RunFacts) -> str:
 
 
 def _planned(_: Policy, run: RunFacts) -> str:
-    return f"it has had the {_answers(run.planned)} that it planned for one client" * (run.releases > run.planned)
+    return f"it already received the {_answers(run.planned)} that it planned for one client" * (
+        run.releases > run.planned
+    )
 
 
 def _epsilon(policy: Policy, run: RunFacts) -> str:

@@ -204,7 +204,7 @@ class RunLedger:
 
     @property
     def most(self) -> int:
-        """Number of requests to the client that had most."""
+        """Largest number of requests to one client."""
         return max(self.requested.values(), default=0)
 
     @property
@@ -285,7 +285,7 @@ def asked_by_client(entries: Iterable[Entry], everyone: Sequence[str]) -> Counte
 
 
 def most_asked(entries: Iterable[Entry]) -> int:
-    """Return the number of requests to the client that had most, from the ledger alone."""
+    """Return the largest number of requests to one client, from the ledger alone."""
     rounds = [entry["asked"] for entry in entries if entry["kind"] == "round"]
     named = Counter(client for requested in rounds if requested != "all" for client in requested)
     return rounds.count("all") + max(named.values(), default=0)

@@ -47,7 +47,7 @@ def write_statement(key: Key, name: str, run: str, mechanism: Mechanism | None, 
     return json.dumps({"statement": text, "node_key": key.public.hex(), "node_signature": signature}).encode()
 
 
-def read_statement(raw: bytes, client: str, run: str, key: bytes | None, asked: int) -> dict[str, str]:
+def read_statement(raw: bytes, client: str, run: str, key: bytes | None, requests: int) -> dict[str, str]:
     """Return the fields of a ledger entry from a node's statement.
 
     Args:
@@ -55,7 +55,7 @@ def read_statement(raw: bytes, client: str, run: str, key: bytes | None, asked: 
         client: The node's name in the run.
         run: The run's id, in hexadecimal.
         key: The public key that the server knows the node by.
-        asked: Number of requests to this client that the ledger records.
+        requests: Number of requests to this client that the ledger records.
 
     Raises:
         Malformed: It is not a statement of this client about this run by this key, or it counts more answers than
@@ -71,8 +71,8 @@ def read_statement(raw: bytes, client: str, run: str, key: bytes | None, asked: 
     facts = check_statement(entry)
     if (facts["client"], facts["run"]) != (client, run) or key is None or entry["node_key"] != key.hex():
         raise Malformed("its statement is of another client, run or key")
-    if facts["answers"] > asked:
-        raise Malformed(f"it states {facts['answers']} answers and had {asked} requests")
+    if facts["answers"] > requests:
+        raise Malformed(f"it states {facts['answers']} answers and had {requests} requests")
     return entry
 
 

@@ -19,7 +19,10 @@ from vitrail.utils.errors import VitrailError
 
 _REWORDED = (  # sentences of mechanisms before version 0.2.0
     ("nobody: ", "no one: "),
-    ("to keep the sum to itself; all clients to scale theirs", "not to disclose the sum; all clients to clip theirs"),
+    (
+        "to keep the sum to itself; all clients to scale theirs",
+        "not to disclose what it sees; all clients to clip their updates",
+    ),
     ("picture", "image"),
 )
 
@@ -64,10 +67,10 @@ def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed:
     except VitrailError as e:
         return EarlierRun(name, flaw=f"it started from {name}, whose ledger cannot be verified ({e})")
     entries, first = checked.entries, checked.entries[0]
-    says, head = [str(entry["says"]) for entry in entries if "says" in entry][-1], str(entries[-1]["hash"])
+    claim, head = [str(entry["says"]) for entry in entries if "says" in entry][-1], str(entries[-1]["hash"])
 
     def flawed(why: str) -> EarlierRun:
-        return EarlierRun(name, (), f"it started from {name}, {why}", says, head)
+        return EarlierRun(name, (), f"it started from {name}, {why}", claim, head)
 
     if not first["private"]:
         return flawed(f"which is not private ({first['says'].removeprefix('not private: ')})")
@@ -95,7 +98,7 @@ def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed:
     planned = read_spent(first["spent"])
     noise, answers = planned[-1][0], most_asked(entries)
     own = (noise, min(answers, 1) if first["once"] else answers)
-    return EarlierRun(name, (*planned[:-1], own), "", says, head, seeds)
+    return EarlierRun(name, (*planned[:-1], own), "", claim, head, seeds)
 
 
 def _current(text: str) -> str:

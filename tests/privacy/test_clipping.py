@@ -1,4 +1,4 @@
-"""NaN, infinite and huge numbers pass no clip: what leaves stays within the sensitivity, and all of it is noised."""
+"""NaN, infinite and huge numbers: what leaves stays within the sensitivity, and all of it is noised."""
 
 import copy
 import math
@@ -38,7 +38,7 @@ def without_noise(monkeypatch):
 
 
 def thetas(size):
-    """Results of training that went wrong: no element, one or all of them not finite, or out of range."""
+    """Results of failed training: no element, one or all of them not finite, or out of range."""
     some = torch.from_numpy(np.random.default_rng(1).random(size)).float()
     yield from (some, torch.zeros(size), torch.ones(size), some + 1e30, some - 3e38)
     for bad in BAD:
@@ -49,7 +49,7 @@ def thetas(size):
 # -- PRISM's masks ------------------------------------------------------------------------------------------------------
 
 
-def test_no_theta_moves_what_leaves_further_than_the_sensitivity(monkeypatch):
+def test_no_theta_changes_what_leaves_by_more_than_the_sensitivity(monkeypatch):
     without_noise(monkeypatch)
     method = quick("prism", max_update_norm=0.7, theta_clip=1e-6, **MASKS)
     s_t = scores.first(3, method.size, "normal", 1.0)
@@ -62,7 +62,7 @@ def test_no_theta_moves_what_leaves_further_than_the_sensitivity(monkeypatch):
 
 @pytest.mark.parametrize("privacy", ["mask-update", "paper"])
 @pytest.mark.parametrize("bad", BAD)
-def test_every_element_of_theta_is_noised_whatever_training_gave(privacy, bad):
+def test_every_element_of_theta_is_noised_even_if_training_failed(privacy, bad):
     method = quick(
         "prism", privacy=privacy, noise_multiplier=0.01, max_update_norm=0.5, epsilon=50 if privacy == "paper" else None
     )
@@ -77,25 +77,25 @@ def test_every_element_of_theta_is_noised_whatever_training_gave(privacy, bad):
 
 
 def masks(method, data, n=6):
-    """What leaves in n tries, as bits."""
-    told = method.broadcast({**method.server_init(Rng((1,))), "draws": 7, "who": ["a"]}, "a", True).parts
-    told = {name: array for name, (_, array) in told.items()}
-    s_t = method.first_scores(int(told["seed"][0]))
+    """The masks of n first rounds."""
+    server = {**method.server_init(Rng((1,))), "draws": 7, "who": ["a"]}
+    sent = {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()}
+    unpack = method.reply_spec()["mask"].unpack
     for k in range(n):
-        _, reply = method.client_round({}, ServerMessage(0, told), data, Rng((k,)))
+        _, reply = method.client_round({}, ServerMessage(0, sent), data, Rng((k,)))
         assert set(reply.parts) == {"mask"}
-        yield method.decode_mask({"s": s_t}, reply.parts["mask"])
+        yield unpack(server, reply.parts["mask"])
 
 
-def test_no_learning_rate_lets_labels_that_a_client_lacks_show_in_its_masks():
-    """A step of 1e39 makes NaN of all that has no gradient: on those elements masks would be zero for certain."""
+def test_masks_do_not_reveal_missing_labels_at_any_learning_rate():
+    """A step of 1e39 gives NaN where there is no gradient; masks of these elements would always be zero."""
     method = replace(quick("prism", score_std=0.5, sampling="independent", **MASKS), lr=1e39)
     threes = digits().train.take(np.flatnonzero(digits().train.labels == 3)[:12])
     never = ~np.any(list(masks(method, threes)), axis=0)
     assert never.mean() < 0.05
 
 
-def test_a_client_whose_training_breaks_down_answers_every_round(tmp_path):
+def test_a_client_whose_training_fails_replies_in_every_round(tmp_path):
     method = replace(quick("prism", rounds=2, **MASKS), lr=1e39)
     _, outcomes, _ = federate(method, tmp_path, holds={"client-0": np.arange(12)})
     assert [o.replied for o in outcomes] == [["client-0"], ["client-0"]]
@@ -123,24 +123,24 @@ def loss(net, x, y):
 
 @pytest.mark.parametrize("how", ["hooks", "func"])
 @pytest.mark.parametrize("bad", [*BAD, 3e38, -3e38])
-def test_an_example_whose_gradient_is_not_finite_counts_as_none(how, bad):
+def test_an_example_whose_gradient_is_not_finite_counts_as_zero(how, bad):
     net, (x, y) = network(), examples(7)
-    apart = dpsgd.clipped_sum(net, loss, (x, y), 1.0, how)
-    spoilt = x.clone()
-    spoilt[3] = bad
-    found = dpsgd.clipped_sum(net, loss, (spoilt, y), 1.0, how)
+    clean = dpsgd.clipped_sum(net, loss, (x, y), 1.0, how)
+    changed = x.clone()
+    changed[3] = bad
+    found = dpsgd.clipped_sum(net, loss, (changed, y), 1.0, how)
     others = [i for i in range(7) if i != 3]
     without = dpsgd.clipped_sum(net, loss, (x[others], y[others]), 1.0, how)
     assert found.isfinite().all()
     assert float((found - without).norm()) <= 1.0
-    assert float((found - apart).norm()) <= 2.0
+    assert float((found - clean).norm()) <= 2.0
     if not math.isfinite(bad):
         assert torch.allclose(found, without, atol=1e-5)
 
 
 @pytest.mark.parametrize("clip", [1e-6, 1.0, 1e4])
-def test_a_gradient_of_any_size_is_scaled_to_the_norm(clip):
-    """Its scale may be a number that single precision holds with a few bits only."""
+def test_a_gradient_of_any_size_is_clipped_to_the_norm(clip):
+    """Its scale may be a number with few bits in single precision."""
 
     class Linear(nn.Module):
         def __init__(self):
@@ -158,7 +158,7 @@ def test_a_gradient_of_any_size_is_scaled_to_the_norm(clip):
 
 
 @pytest.mark.parametrize("weights", [math.nan, math.inf, 1e38])
-def test_weights_that_spoil_all_gradients_leave_noise_alone(weights):
+def test_weights_that_overflow_all_gradients_give_only_noise(weights):
     net, source = network(), seeded(Rng((3,)))
     with torch.no_grad():
         next(net.parameters()).fill_(weights)
@@ -171,20 +171,25 @@ def test_weights_that_spoil_all_gradients_leave_noise_alone(weights):
 # -- what a server may send ---------------------------------------------------------------------------------------------
 
 
-def told(method, value):
-    """A first request, with every number that is a weight or a pixel replaced."""
+def first_request(method, value):
+    """A first request in which every weight or pixel is replaced by a value."""
     opened, _ = method.start_round(method.server_init(Rng((1,))), ["a"], Rng((2,)))
     sent = method.broadcast(opened, "a", True).parts
     return {n: np.full_like(a, value) if codec.startswith("float") else a for n, (codec, a) in sent.items()}
 
 
+def clip_of(method):
+    """The largest norm of a client's update; the setting has another name in each method."""
+    return method.max_grad_norm if hasattr(method, "max_grad_norm") else method.max_update_norm
+
+
 @pytest.mark.parametrize("lr", [None, 1e38])
 @pytest.mark.parametrize("value", [None, 3e38, -1e38, 1e30])
 @pytest.mark.parametrize("name", ["fedgan, dp-fedavg", "dpfedgan, dp-fedavg"])
-def test_no_weights_that_a_server_sends_make_an_update_longer_than_the_clip(name, value, lr):
+def test_no_weights_from_the_server_make_an_update_exceed_the_clip(name, value, lr):
     method = quick(name)
     method = replace(method, lr=lr) if lr else method
-    message = ServerMessage(0, told(method, value)) if value else None
+    message = ServerMessage(0, first_request(method, value)) if value else None
     if message is None:
         first = method.server_init(Rng((1,)))
         message = ServerMessage(0, {n: first[n] for n in ("generator", "discriminator")})
@@ -193,18 +198,18 @@ def test_no_weights_that_a_server_sends_make_an_update_longer_than_the_clip(name
         _, reply = method.client_round({}, message, data, Rng((2,)))
         sent.append(np.concatenate([a.astype(np.float64) for a in reply.parts.values()]))
     assert all(np.isfinite(v).all() for v in sent)
-    assert max(np.linalg.norm(v) for v in sent) <= method.clip
+    assert max(np.linalg.norm(v) for v in sent) <= clip_of(method)
     assert max(np.linalg.norm(a - b) for a in sent for b in sent) <= method.mechanism.sensitivity
 
 
 @pytest.mark.parametrize("lr", [None, 1e38])
 @pytest.mark.parametrize("value", [3e38, 1e30, 0.5])
-def test_no_fakes_that_a_server_sends_make_a_gradient_longer_than_the_clip(monkeypatch, value, lr):
+def test_no_fakes_from_the_server_make_a_gradient_exceed_the_clip(monkeypatch, value, lr):
     from vitrail.methods import gswgan
 
     method = quick("gswgan, gradient", fake_dtype="float32")
     method = replace(method, lr=lr) if lr else method
-    state, message = method.client_init("a", Rng((3,))), ServerMessage(0, told(method, value))
+    state, message = method.client_init("a", Rng((3,))), ServerMessage(0, first_request(method, value))
     (some, *_) = rivals()
     a, b = (method.client_round(state, message, some, Rng((k,)))[1].parts["gradient"] for k in (1, 2))
     assert np.isfinite(a).all()
@@ -216,10 +221,12 @@ def test_no_fakes_that_a_server_sends_make_a_gradient_longer_than_the_clip(monke
 
 
 @pytest.mark.parametrize("value", [3e38, -1e38])
-def test_weights_that_a_server_sends_to_spoil_d_bring_back_nothing_of_the_images(value):
-    """All gradients on images count as zero, so two clients of the same number of images send the same bits."""
+def test_overflowing_weights_from_the_server_reveal_nothing_of_the_images(value):
+    """All gradients on images count as zero, so two clients with equally many images send the same bits."""
     method = replace(quick("fedgan, dp-sgd", sync="d", upload="synced"), g_loss="minimax")
-    message = ServerMessage(0, told(method, 0.1) | {"discriminator": told(method, value)["discriminator"]})
+    message = ServerMessage(
+        0, first_request(method, 0.1) | {"discriminator": first_request(method, value)["discriminator"]}
+    )
     a, b = (digits().train.take(np.arange(at, at + 20)) for at in (0, 100))
     replies = [method.client_round({}, message, data, Rng((2,)))[1].parts for data in (a, b)]
     assert set(replies[0]) == {"generator", "discriminator"}
@@ -231,7 +238,7 @@ def test_weights_that_a_server_sends_to_spoil_d_bring_back_nothing_of_the_images
 
 
 @pytest.mark.parametrize("factor", [1e38, 1e12, 1e-30, math.inf, math.nan])
-def test_features_that_overflow_move_the_sums_no_further_than_stated(factor):
+def test_features_that_overflow_do_not_exceed_the_sensitivity(factor):
     psi = copy.deepcopy(public_features("vitrail-fashion", "all", "cpu")[0])
     with torch.no_grad():
         for p in psi.parameters():
@@ -246,8 +253,8 @@ def test_features_that_overflow_move_the_sums_no_further_than_stated(factor):
     for i in range(12):
         other = pixels.copy()
         other[i] = 255 - other[i]
-        moved = np.linalg.norm((class_sums(s, other, labels, 10) - whole).astype(np.float64))
-        assert moved <= sensitivity(10) * s.grid
+        change = np.linalg.norm((class_sums(s, other, labels, 10) - whole).astype(np.float64))
+        assert change <= sensitivity(10) * s.grid
 
 
 # -- the clips themselves, and noise ------------------------------------------------------------------------------------
@@ -255,7 +262,7 @@ def test_features_that_overflow_move_the_sums_no_further_than_stated(factor):
 
 @pytest.mark.parametrize("codec", ["float32", "float16"])
 @pytest.mark.parametrize("clip", [1e-6, 1.0, 1e4])
-def test_every_clip_gives_finite_numbers_within_the_norm(codec, clip):
+def test_clipping_gives_finite_numbers_within_the_norm(codec, clip):
     for v in (*BAD, 0.0, 1e-320, 1.0, 3e38, 1e200, 1.7e308):
         for vector in (np.array([0.5, v, -0.5]), np.full(50, v)):
             for found in (
@@ -273,13 +280,13 @@ def test_every_clip_gives_finite_numbers_within_the_norm(codec, clip):
     "draw", [gaussian, discrete_gaussian, lambda source, n, sigma: noised(np.ones(n), sigma, source)]
 )
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, 1e-300, 5e-324, 2.0**41])
-def test_noise_that_is_none_or_cannot_be_drawn_is_refused(draw, sigma):
+def test_noise_of_an_invalid_sigma_is_refused(draw, sigma):
     with pytest.raises(VitrailError, match="noise of sigma"):
         draw(seeded(Rng((1,))), 3, sigma)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_setting_of_a_method_may_be_a_number_that_overflows(method):
+def test_settings_of_methods_may_not_overflow(method):
     """A server chooses the settings that nodes train with."""
     fields = config.settings_model(method).model_fields
     own = set(fields) - set(config.Settings.model_fields)
@@ -290,11 +297,11 @@ def test_no_setting_of_a_method_may_be_a_number_that_overflows(method):
                 config.resolve(method, {name: value})
 
 
-@pytest.mark.parametrize("setting", ["lr", "update_norm", "noise_multiplier", "epsilon"])
-def test_a_node_refuses_a_servers_settings_that_overflow(setting):
+@pytest.mark.parametrize("setting", ["lr", "max_update_norm", "noise_multiplier", "epsilon"])
+def test_a_node_refuses_settings_from_the_server_that_overflow(setting):
     with pytest.raises(BadSettings, match=setting):
         resolved_settings(RunSpec({"method": "prism", "privacy": "mask-update", setting: 1e39}))
 
 
-def test_the_battery_knows_every_mechanism():
+def test_these_tests_cover_every_mechanism():
     assert {quick(name).mechanism.name for name in PRIVATE} >= {"moments", "dp-sgd", "dp-fedavg", "gradient"}

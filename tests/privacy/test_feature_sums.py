@@ -1,4 +1,4 @@
-"""Sums of features: what one picture can change in them, and that nothing depends on who holds it."""
+"""Sums of features: what one image can change, and that the division among clients changes nothing."""
 
 import math
 
@@ -9,6 +9,7 @@ import torch
 from tests.federation import digits
 from vitrail.methods.prism.loss import public_features
 from vitrail.nets.feature_moments import to_float
+from vitrail.privacy.feature_sum_messages import pack, unpack
 from vitrail.privacy.feature_sums import (
     COUNT_WEIGHT,
     Summary,
@@ -16,9 +17,7 @@ from vitrail.privacy.feature_sums import (
     estimate,
     noise_share,
     noised,
-    pack,
     sensitivity,
-    unpack,
 )
 from vitrail.privacy.noise import seeded
 from vitrail.utils.rng import Rng
@@ -29,8 +28,8 @@ def summary(pool=4, layers="all", shape=(1, 8, 8)):
     return Summary(psi, pool, shape)
 
 
-def strange_pictures():
-    """Pictures that might break a bound: black, white, single pixels, noise, stripes, real digits."""
+def extreme_images():
+    """Images that might exceed a bound: black, white, single pixels, noise, stripes, real digits."""
     rng = np.random.default_rng(0)
     single = np.zeros((8, 1, 8, 8), np.uint8)
     single[np.arange(8), 0, np.arange(8), 3] = 255
@@ -43,13 +42,13 @@ def strange_pictures():
 
 @pytest.mark.parametrize("pool", [1, 2, 4, 8])
 @pytest.mark.parametrize("kinds", [1, 10])
-def test_no_pair_of_pictures_moves_the_sums_further_than_stated(pool, kinds):
+def test_no_replacement_of_an_image_exceeds_the_sensitivity(pool, kinds):
     s = summary(pool)
-    rows = s.rows(strange_pictures()).astype(np.float64)
+    rows = s.rows(extreme_images()).astype(np.float64)
     farthest = 0.0
     for a in range(len(rows)):
-        apart = ((rows - rows[a]) ** 2).sum(1)  # replaced by another of its class
-        farthest = max(farthest, apart.max())
+        distance = ((rows - rows[a]) ** 2).sum(1)  # replaced by another of its class
+        farthest = max(farthest, distance.max())
         if kinds > 1:  # replaced by one of another class: one row loses all, another gains all
             farthest = max(farthest, ((rows**2).sum(1) + (rows[a] ** 2).sum()).max())
     assert math.sqrt(farthest) <= sensitivity(kinds) * s.grid * (1 + 1e-12)
@@ -58,18 +57,18 @@ def test_no_pair_of_pictures_moves_the_sums_further_than_stated(pool, kinds):
 
 
 @pytest.mark.parametrize("pool", [1, 4])
-def test_a_vector_made_to_be_rounded_up_everywhere_stays_within_the_norm(pool):
-    """The worst that rounding can do: every coordinate just above a half."""
+def test_a_vector_that_is_rounded_up_everywhere_stays_within_the_norm(pool):
+    """The worst case of rounding: every coordinate is just above a half."""
     s = summary(pool)
     for k in (1, 2, s.d // 3, s.d):
         unit = np.zeros(s.d)
         unit[:k] = 1 / math.sqrt(k)
-        up = np.floor(unit * s.scale) + (unit > 0)  # rounded up, whatever it was
+        up = np.floor(unit * s.scale) + (unit > 0)  # always rounded up
         assert np.linalg.norm(np.rint(unit * s.scale)) <= s.grid
         assert np.linalg.norm(np.minimum(up, unit * s.scale + 0.5)) <= s.grid + 1e-9
 
 
-def test_rows_equal_a_plain_computation():
+def test_rows_equal_a_direct_computation():
     s, pixels = summary(2), digits().train.pixels[:5]
     psi, _ = public_features("vitrail-fashion", "all", "cpu")
     for row, x in zip(s.rows(pixels), to_float(pixels), strict=True):
@@ -81,27 +80,27 @@ def test_rows_equal_a_plain_computation():
         assert np.abs(row[1 + s.d :] - (second * s.scale).numpy()).max() <= 0.501
 
 
-def test_a_pictures_row_does_not_depend_on_the_pictures_in_its_batch():
+def test_the_row_of_an_image_does_not_depend_on_its_batch():
     s, pixels = summary(8), digits().train.pixels[:150]
     alone = np.concatenate([s.rows(one) for one in np.split(pixels, len(pixels))])
     assert (alone == s.rows(pixels)).all()
 
 
-@pytest.mark.parametrize("labels_of", ["iid", "by class", "one client has all"])
-def test_any_division_of_pictures_gives_the_same_sums_to_the_bit(labels_of):
+@pytest.mark.parametrize("division", ["iid", "by class", "one client has all"])
+def test_any_division_of_images_gives_bitwise_equal_sums(division):
     s, train = summary(4), digits().train
     pixels, labels = train.pixels[:192], train.labels[:192]
-    order = np.arange(192) if labels_of == "iid" else np.argsort(labels, kind="stable")
-    cuts = [192] if labels_of == "one client has all" else [20, 90, 91, 150]
+    order = np.arange(192) if division == "iid" else np.argsort(labels, kind="stable")
+    cuts = [192] if division == "one client has all" else [20, 90, 91, 150]
     rows = s.rows(pixels)
     whole = np.stack([rows[labels == c].sum(0) for c in range(10)])
     parts = [np.stack([rows[i][labels[i] == c].sum(0) for c in range(10)]) for i in np.split(order, cuts)]
     assert (sum(parts) == whole).all()
     direct = sum(class_sums(s, pixels[i], labels[i], 10) for i in np.split(order, cuts))
-    assert (direct == whole).all()  # features computed anew, in other batches, one of them of a single picture
+    assert (direct == whole).all()  # features in other batches, one of them of a single image
 
 
-def test_noise_has_the_deviation_that_was_asked_for():
+def test_noise_has_the_requested_standard_deviation():
     sums = np.arange(40_000).reshape(10, -1)
     for noisy in (noised(sums, 70.0, seeded(Rng((1,)))), noise_share(sums, 70.0, seeded(Rng((1,))), 2**27)):
         error = (noisy - sums).ravel()
@@ -109,7 +108,7 @@ def test_noise_has_the_deviation_that_was_asked_for():
         assert abs(error.mean()) < 1.5
 
 
-def test_without_noise_moments_are_the_plain_means_of_each_class():
+def test_without_noise_moments_are_the_means_of_each_class():
     s, train = summary(2), digits().train
     pixels, labels = train.pixels[:200], train.labels[:200]
     found = estimate(s, class_sums(s, pixels, labels, 10).astype(np.float64), 0.0)
@@ -120,7 +119,7 @@ def test_without_noise_moments_are_the_plain_means_of_each_class():
     assert torch.allclose(found.share, want.share)
 
 
-def test_a_class_that_noise_hides_is_taken_as_absent():
+def test_a_class_below_the_noise_counts_as_absent():
     s = summary(1)
     sums = np.zeros((3, 1 + 2 * s.d))
     sums[:, 0] = np.array([500, 3, -20]) * s.count
@@ -129,7 +128,7 @@ def test_a_class_that_noise_hides_is_taken_as_absent():
 
 
 @pytest.mark.parametrize("sigma", [0.0, 3.0, 5000.0])
-def test_sums_survive_the_wire_to_a_fraction_of_the_noise(sigma):
+def test_decoded_sums_differ_by_a_fraction_of_the_noise(sigma):
     sums = np.random.default_rng(0).normal(0, 30_000, (10, 301)).astype(np.int64)
     back = unpack(pack(sums, sigma), sums.size)
     assert np.abs(back - sums.ravel()).max() <= max(sigma / 8, np.abs(sums).max() / 32767) / 2 + 1
@@ -137,7 +136,7 @@ def test_sums_survive_the_wire_to_a_fraction_of_the_noise(sigma):
         assert (back == sums.ravel()).all()
 
 
-def test_noised_sums_travel_in_few_bits():
+def test_noised_sums_are_encoded_in_few_bits():
     s = summary(4)
     sums = np.zeros((10, 1 + 2 * s.d), np.int64)
     sent = pack(noised(sums, 1.03 * s.grid, seeded(Rng((2,)))), 1.03 * s.grid)

@@ -1,4 +1,4 @@
-"""Twin clients: noise that a client draws and then does not use is found out in its replies."""
+"""Twin clients: noise that a client draws and does not use is detected in its replies."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.auditing.audited import target
-from vitrail.auditing import twins
+from vitrail.auditing import twin_clients
 from vitrail.nets.flat import vector_size
 from vitrail.privacy import clipping as clip
 from vitrail.utils.rng import Rng
@@ -21,36 +21,36 @@ RUNS = {
 
 
 @pytest.mark.parametrize("method", RUNS)
-def test_noise_that_is_used_hides_twins_and_noise_that_is_not_does_not(method, monkeypatch):
+def test_twins_are_hidden_by_noise_and_distinguished_without_it(method, monkeypatch):
     attacked = target(method, 24, **SMALL, **RUNS[method])
-    assert not any(lower.refutes for lower in twins.attack(attacked).lowers)
+    assert not any(lower.refutes for lower in twin_clients.attack(attacked).lowers)
     monkeypatch.setattr(clip, "gaussian", lambda source, n, sigma: np.zeros(n))
-    assert any(lower.refutes for lower in twins.attack(attacked).lowers)
+    assert any(lower.refutes for lower in twin_clients.attack(attacked).lowers)
 
 
-def test_nothing_but_noise_comes_from_the_operating_system(monkeypatch):
-    """A generator from a new key each time would hide twins as noise does."""
+def test_only_noise_comes_from_the_operating_system(monkeypatch):
+    """A generator from a new key in each reply would hide twins like noise."""
     monkeypatch.setattr(clip, "gaussian", lambda source, n, sigma: np.zeros(n))
     attacked = target("psfedgan", 24, **SMALL, **RUNS["psfedgan"])
-    (first, second) = (twins.attack(attacked).lowers for _ in range(2))
+    (first, second) = (twin_clients.attack(attacked).lowers for _ in range(2))
     assert [lower.epsilon for lower in first] == [lower.epsilon for lower in second]
 
 
 def test_twins_differ_by_one_unit():
     attacked = target("fedgan", **SMALL, **RUNS["fedgan"])
-    one, more = twins.twins(attacked, "example")
+    one, more = twin_clients.twins(attacked, "example")
     assert len(more) == len(one) + 1
     np.testing.assert_array_equal(more.pixels[:-1], one.pixels)
-    dark, light = twins.twins(attacked, "client")
+    dark, light = twin_clients.twins(attacked, "client")
     assert (dark.pixels == 0).all()
     assert (light.pixels == 255).all()
     np.testing.assert_array_equal(dark.labels, light.labels)
 
 
-def test_keys_and_digests_do_not_drown_what_was_trained():
+def test_keys_and_digests_are_not_part_of_the_compared_reply():
     attacked = target("psfedgan", **SMALL, **RUNS["psfedgan"])
     method = replace(attacked.plan.method, d_coding="plain")
-    held, _ = twins.twins(attacked, "example")
-    begun = method.client_init(twins.NAME, Rng((2,)))
-    sent = twins.reply(method, method.server_init(Rng((0,))), begun, held, Rng((1,)))
+    data, _ = twin_clients.twins(attacked, "example")
+    start = method.client_init(twin_clients.NAME, Rng((2,)))
+    sent = twin_clients.reply(method, method.server_init(Rng((0,))), start, data, Rng((1,)))
     assert sent.size == 2 * vector_size(method.discriminator("dcgan:4"))

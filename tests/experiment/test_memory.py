@@ -241,7 +241,7 @@ def test_a_short_message_cannot_decode_to_large_discriminators(coding):
         "discriminators": np.frombuffer(row * method.steps_per_message, np.uint8),
         "seed": np.array([1], np.uint64),
     }
-    parts |= {"labels": np.ones(10, np.uint8)} if method.declares_besides() else {}
+    parts |= {"labels": np.ones(10, np.uint8)} if method.common_parts() else {}
     assert len(row * method.steps_per_message) < 2**15
     with pytest.raises(Malformed, match="bytes of discriminators of an architecture that takes"):
         psfedgan_message.read(method, parts, None)

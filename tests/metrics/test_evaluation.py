@@ -14,10 +14,10 @@ from vitrail.cli.main import app
 from vitrail.data import from_arrays
 from vitrail.data import load as load_data
 from vitrail.data.dataset import Dataset
+from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
 from vitrail.metrics import oracle
-from vitrail.metrics.evaluate_run import evaluate_stored
 from vitrail.metrics.evaluation import LABELLED, evaluate, requested_labels, split_validation
 from vitrail.metrics.extractors import choose_ruler
 from vitrail.metrics.registry import METRICS

@@ -17,8 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from vitrail.data import load
-from vitrail.data.catalog import SOURCES
+from vitrail.data import SOURCES, load
 from vitrail.nets import feature_network, features
 from vitrail.nets.features import FEATURES, Features, choose_features, load_features
 from vitrail.utils.errors import Malformed, VitrailError

@@ -201,7 +201,7 @@ class Node:
         if policy.budget:
             from vitrail.privacy.budget import Budget
 
-            delta = policy.max_delta if self.budget else float(getattr(method, "delta", policy.max_delta))
+            delta = policy.max_delta if self.budget else method.delta
             budget = Budget(self.budget_name or self.name, self.budget or float(offered or 0), delta)
         try:
             policy.check(method)
@@ -256,7 +256,7 @@ class Node:
 
         client = self.client(terms)
         answers = int((client.private() or {}).get("given", 0))
-        delta = float(getattr(client.method, "delta", 1e-5))
+        delta = client.method.delta
         return write_statement(self._signs.key, self.name, terms.id, client.method.mechanism, answers, delta)
 
     def _folder(self, terms: RunSpec) -> Path:

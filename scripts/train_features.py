@@ -1,4 +1,4 @@
-"""Train one of the feature networks that come with the package, and write it as they are shipped.
+"""Train one of the feature networks that come with the package and write its weights.
 
     python scripts/train_features.py fashion-mnist -o vitrail-fashion.safetensors
     python scripts/train_features.py cifar10:1 --recoloured 0.25 -o vitrail-cifar.safetensors
@@ -26,7 +26,7 @@ EPSILON = 1e-5  # of batch normalisation
 
 
 class Classifier(nn.Module):
-    """The network while it is trained: each convolution has a batch normalisation, and classes come out."""
+    """The network during training: each convolution has a batch normalisation, and the output is logits."""
 
     def __init__(self, plan: LayerPlan, classes: int) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class Classifier(nn.Module):
 
 
 def plain(pixels: Tensor) -> Tensor:
-    """Bytes (n, 1 or 3, h, w) as colour pictures in [0, 1]."""
+    """Convert bytes (n, 1 or 3, h, w) to colour images in [0, 1]."""
     return pixels.expand(-1, 3, -1, -1).float() / 255
 
 
 def augment(x: Tensor, recoloured: float, rng: torch.Generator) -> Tensor:
-    """Move, mirror, recolour and add noise, so that what is learned on one kind of picture serves others."""
+    """Move, mirror, recolour and add noise, so that the features suit other kinds of images."""
     n = len(x)
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
@@ -80,18 +80,18 @@ def augment(x: Tensor, recoloured: float, rng: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def fold(net: Classifier, x: Tensor) -> dict[str, Tensor]:
-    """The same function without batch normalisation, every channel of mean square 1 over the pictures x.
+    """Return the same function without batch normalisation, with channels of mean square 1 over the images x.
 
-    ReLU and pooling commute with a positive factor per channel, so the next layer can undo a division.
-    A channel that hardly ever fires would be blown up: its mean square counts as at least 1% of its layer's.
+    ReLU and pooling commute with a positive factor per channel, so the next layer can undo a division. The mean square
+    of a channel counts as at least 1% of its layer's, so that channels that are almost always 0 are not amplified.
     """
-    was, depth = net.state_dict(), len(net.plan.widths)
+    state, depth = net.state_dict(), len(net.plan.widths)
     weights, biases = [], []
     for i in range(depth):
-        scale = was[f"norms.{i}.weight"] / (was[f"norms.{i}.running_var"] + EPSILON).sqrt()
-        weights.append(was[f"convs.{i}.weight"] * scale.view(-1, 1, 1, 1))
-        biases.append(was[f"norms.{i}.bias"] - was[f"norms.{i}.running_mean"] * scale)
-    weights.append(was["head.weight"].clone())
+        scale = state[f"norms.{i}.weight"] / (state[f"norms.{i}.running_var"] + EPSILON).sqrt()
+        weights.append(state[f"convs.{i}.weight"] * scale.view(-1, 1, 1, 1))
+        biases.append(state[f"norms.{i}.bias"] - state[f"norms.{i}.running_mean"] * scale)
+    weights.append(state["head.weight"].clone())
 
     psi = Features("trained", net.plan)
     for i, conv in enumerate(psi.convs):
@@ -106,7 +106,7 @@ def fold(net: Classifier, x: Tensor) -> dict[str, Tensor]:
         biases[i] /= scale
         weights[i + 1] *= scale.view(1, -1, 1, 1) if i + 1 < depth else scale
 
-    tensors = {"classifier.weight": weights[depth], "classifier.bias": was["head.bias"]}
+    tensors = {"classifier.weight": weights[depth], "classifier.bias": state["head.bias"]}
     for position, weight, bias in zip(net.plan.positions, weights[:depth], biases, strict=True):
         tensors |= {f"features.{position}.weight": weight, f"features.{position}.bias": bias}
     return tensors
@@ -114,18 +114,18 @@ def fold(net: Classifier, x: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def accuracy(net: nn.Module, pixels: Tensor, labels: Tensor) -> float:
-    """Share of pictures, as they are, whose class the network names."""
+    """Return the share of images that the network classifies correctly."""
     net.eval()
     batches = (pixels[start : start + 500] for start in range(0, len(pixels), 500))
-    named = torch.cat([net(plain(batch) * 2 - 1).argmax(dim=1) for batch in batches])
-    return (named == labels).double().mean().item()
+    predicted = torch.cat([net(plain(batch) * 2 - 1).argmax(dim=1) for batch in batches])
+    return (predicted == labels).double().mean().item()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", help="fashion-mnist, cifar10 or cifar10:1 (its first batch alone)")
+    parser.add_argument("data", help="fashion-mnist, cifar10 or cifar10:1 (its first batch only)")
     parser.add_argument("-o", "--out", type=Path, required=True, help="safetensors file to write")
-    parser.add_argument("--pictures", type=int, default=500_000, help="pictures to train on, repeats counted")
+    parser.add_argument("--images", type=int, default=500_000, help="images to train on, counting repeats")
     parser.add_argument("--recoloured", type=float, default=0.5, help="share of them given random colours")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rate", type=float, default=4e-3, help="highest learning rate")
@@ -140,7 +140,7 @@ def main() -> None:
     test = torch.from_numpy(data.test.pixels), torch.from_numpy(data.test.labels)
 
     net = Classifier(SMALL, len(data.classes)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    steps = args.pictures // args.batch
+    steps = args.images // args.batch
     report = max(1, steps // 8)
     optimiser = torch.optim.AdamW(net.parameters(), lr=args.rate, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, args.rate, total_steps=steps, pct_start=0.2)

@@ -18,7 +18,7 @@ def test_features_of_real_images_are_computed_once_per_content(monkeypatch):
     again = features_of(counted, Images(images.pixels.copy(), images.labels.copy()))
     assert calls == [40]
     assert again.gaussian.outer.equal(first.gaussian.outer)
-    assert again.kept.equal(first.kept)
+    assert again.stored.equal(first.stored)
     features_of(counted, digits().test.take(np.arange(1, 41)))
     assert calls == [40, 40]
 
@@ -29,4 +29,4 @@ def test_memory_of_features_does_not_grow_with_the_number_of_images(monkeypatch)
     for _ in range(7):
         found.update(torch.rand(10, 3), torch.zeros(10))
     assert found.gaussian.n == 70
-    assert len(found.kept) == len(torch.cat(found.labels)) == 25
+    assert len(found.stored) == len(torch.cat(found.labels)) == 25

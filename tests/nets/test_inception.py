@@ -1,4 +1,4 @@
-"""The FID network: that it is the one of the reference, what it takes, and what it refuses."""
+"""The FID network: equality with the reference, inputs, and refusals."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def untrained() -> Inception:
 
 @pytest.fixture(scope="module")
 def cifar() -> Tensor:
-    """The first pictures of CIFAR-10's test set."""
+    """The first images of CIFAR-10's test set."""
     return to_float(load("cifar10:1").test.pixels[:9])
 
 
-def pictures(*shape: int) -> Tensor:
+def images(*shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(1)) * 2 - 1
 
 
 @needs_assets
-def test_features_of_real_pictures_are_those_that_gave_the_reference_fid(net: Inception, cifar: Tensor) -> None:
-    """Recorded when benchmarks/fid.py gave the reference's figure."""
+def test_features_are_those_that_gave_the_reference_fid(net: Inception, cifar: Tensor) -> None:
+    """Recorded when benchmarks/fid.py gave the reference's value."""
     got = net(cifar[:4])
     torch.testing.assert_close(
         got.mean(dim=1), torch.tensor([0.386723, 0.325873, 0.272169, 0.425585]), rtol=1e-3, atol=0
@@ -74,46 +74,44 @@ def test_features_of_real_pictures_are_those_that_gave_the_reference_fid(net: In
 
 
 @needs_assets
-def test_features_are_2048_and_never_negative_and_any_batches_give_the_same(net: Inception, cifar: Tensor) -> None:
+def test_2048_features_are_never_negative_and_do_not_depend_on_batches(net: Inception, cifar: Tensor) -> None:
     got = net(cifar)
     assert got.shape == (9, net.num_features) == (9, 2048)
     assert got.min() >= 0
-    for n in (4, 9):  # 9 is more than are taken at once
+    for n in (4, 9):  # 9 is more than one pass computes
         parts = torch.cat([net(part) for part in cifar[:n].split(3)])
         torch.testing.assert_close(parts, got[:n], rtol=1e-4, atol=1e-5)
     assert net(cifar[:0]).shape == (0, 2048)
 
 
 @needs_assets
-def test_grey_is_colour_with_equal_channels(net: Inception, cifar: Tensor) -> None:
+def test_a_grey_image_has_the_features_of_equal_colour_channels(net: Inception, cifar: Tensor) -> None:
     grey = cifar[:2].mean(dim=1, keepdim=True)
     torch.testing.assert_close(net(grey), net(grey.repeat(1, 3, 1, 1)))
 
 
-class Watched(dict[str, Tensor]):
-    """Tensors that note which of them were asked for."""
+class Recording(dict[str, Tensor]):
+    """Tensors that record which of them were read."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         super().__init__(tensors)
-        self.asked: list[str] = []
+        self.read: list[str] = []
 
     def get(self, key: str, default: object = None) -> Tensor:
-        self.asked.append(key)
+        self.read.append(key)
         return self[key]
 
 
 @needs_assets
-def test_every_tensor_of_the_file_is_used_once_and_none_is_missing(
-    tensors: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched = Watched(tensors)
-    monkeypatch.setattr(inception, "read_tensors", lambda path: watched)
+def test_every_tensor_of_the_file_is_used_once(tensors: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording(tensors)
+    monkeypatch.setattr(inception, "read_tensors", lambda path: recording)
     load_inception()
-    assert sorted(watched.asked) == sorted(tensors)
+    assert sorted(recording.read) == sorted(tensors)
 
 
 @needs_assets
-def test_official_file_with_its_class_head_gives_the_same(
+def test_the_official_file_with_its_class_head_gives_the_same_features(
     net: Inception, tensors: dict[str, Tensor], cifar: Tensor, nowhere: Path
 ) -> None:
     path = nowhere / "home" / "downloads" / "weights" / OFFICIAL
@@ -123,7 +121,7 @@ def test_official_file_with_its_class_head_gives_the_same(
 
 
 def bilinear(x: NDArray[np.float64], side: int) -> NDArray[np.float64]:
-    """Each axis in turn: output i lies at (i + 1/2) n / side - 1/2, between two inputs, of which it takes its shares."""
+    """Interpolate each axis: output i is at (i + 1/2) n / side - 1/2, between two inputs."""
     for axis in (-2, -1):
         n = x.shape[axis]
         at = np.clip((np.arange(side) + 0.5) * n / side - 0.5, 0, n - 1)
@@ -135,15 +133,13 @@ def bilinear(x: NDArray[np.float64], side: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 5, 7), (1, 1, 32, 32), (1, 3, 400, 310), (1, 3, 299, 299), (1, 1, 1, 1)])
-def test_pictures_are_resized_bilinearly_between_half_pixels_without_antialias(
-    untrained: Inception, shape: tuple[int, ...]
-) -> None:
-    x, seen = pictures(*shape), []
+def test_images_are_resized_bilinearly_without_antialiasing(untrained: Inception, shape: tuple[int, ...]) -> None:
+    x, seen = images(*shape), []
     hook = untrained.layers.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     untrained(x)
     hook.remove()
     expected = np.repeat(bilinear(x.double().numpy(), 299), 3 // shape[1], axis=1)
-    np.testing.assert_allclose(seen[0].numpy(), expected, atol=5e-5)  # torch finds the places in single precision
+    np.testing.assert_allclose(seen[0].numpy(), expected, atol=5e-5)  # torch computes positions in single precision
 
 
 def neighbours(x: NDArray[np.float32], i: int, j: int) -> NDArray[np.float32]:
@@ -151,8 +147,8 @@ def neighbours(x: NDArray[np.float32], i: int, j: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("block", [*AVERAGE, "7c"])
-def test_pools_of_branches_leave_padding_out_and_the_last_takes_the_maximum(untrained: Inception, block: str) -> None:
-    x = pictures(1, 1, 4, 5) - 3  # all below zero: zeros of padding would show in a maximum, too
+def test_average_pools_ignore_padding_and_the_last_pool_is_a_maximum(untrained: Inception, block: str) -> None:
+    x = images(1, 1, 4, 5) - 3  # all negative: padded zeros would change a maximum, too
     of = np.max if block == "7c" else np.mean
     expected = [[of(neighbours(x[0, 0].numpy(), i, j)) for j in range(5)] for i in range(4)]
     mixed = untrained.layers.get_submodule(f"Mixed_{block}")
@@ -160,7 +156,7 @@ def test_pools_of_branches_leave_padding_out_and_the_last_takes_the_maximum(untr
     np.testing.assert_allclose(mixed.pool(x)[0, 0].numpy(), expected, rtol=1e-6)
 
 
-def test_folding_does_what_a_convolution_and_its_batchnorm_do() -> None:
+def test_a_folded_convolution_equals_convolution_and_batchnorm() -> None:
     torch.manual_seed(2)
     conv, bn, unit = (
         nn.Conv2d(5, 4, (1, 7), padding=(0, 3), bias=False),
@@ -169,16 +165,16 @@ def test_folding_does_what_a_convolution_and_its_batchnorm_do() -> None:
     )
     for parameter in (*bn.parameters(), bn.running_mean, bn.running_var):
         assert parameter is not None
-        parameter.data.uniform_(0, 0.01)  # variances so small that ε counts
+        parameter.data.uniform_(0, 0.01)  # variances small enough that ε matters
     tensors = {f"x.bn.{part}": t for part, t in bn.state_dict().items()} | {"x.conv.weight": conv.weight.data}
     weight, bias = fold(tensors, "x", (4, 5, 1, 7), Path("file"))
     unit.load_state_dict({"weight": weight, "bias": bias})
-    x = pictures(2, 5, 9, 8)
+    x = images(2, 5, 9, 8)
     torch.testing.assert_close(unit(x), torch.relu(bn.eval()(conv(x))))
 
 
-def test_network_is_frozen_and_lets_gradients_through(untrained: Inception) -> None:
-    x = pictures(1, 1, 8, 8).requires_grad_()
+def test_the_network_is_frozen_and_passes_gradients_to_images(untrained: Inception) -> None:
+    x = images(1, 1, 8, 8).requires_grad_()
     assert not untrained.train().training
     assert not any(p.requires_grad for p in untrained.parameters())
     untrained(x).sum().backward()
@@ -187,20 +183,20 @@ def test_network_is_frozen_and_lets_gradients_through(untrained: Inception) -> N
 
 
 @pytest.mark.parametrize("x", [torch.zeros(3, 32, 32), torch.zeros(1, 2, 32, 32), torch.zeros(1, 3, 8, 8).byte()])
-def test_what_is_not_pictures_is_refused(untrained: Inception, x: Tensor) -> None:
+def test_arrays_that_are_not_images_are_refused(untrained: Inception, x: Tensor) -> None:
     with pytest.raises(VitrailError, match="1 or 3"):
         untrained(x)
 
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without the weights and without internet."""
+    """No weights and no internet."""
     monkeypatch.setenv("VITRAIL_ASSETS", str(tmp_path / "assets"))
     monkeypatch.setattr(inception, "URL", f"http://127.0.0.1:9/{OFFICIAL}")
     return tmp_path
 
 
-def test_missing_weights_say_which_file_where_and_both_remedies(nowhere: Path) -> None:
+def test_missing_weights_are_reported_with_the_places_and_both_remedies(nowhere: Path) -> None:
     with pytest.raises(VitrailError) as refusal:
         load_inception(home=nowhere / "home")
     places = (nowhere / "assets" / "weights" / inception.SMALLER, nowhere / "home" / "downloads" / "weights" / OFFICIAL)
@@ -210,24 +206,26 @@ def test_missing_weights_say_which_file_where_and_both_remedies(nowhere: Path) -
 
 @pytest.fixture
 def given(nowhere: Path) -> Path:
-    """Where a test puts its own file of weights."""
+    """Path for a test's own file of weights."""
     path = nowhere / "assets" / "weights" / inception.SMALLER
     path.parent.mkdir(parents=True)
     return path
 
 
 def first_layer() -> dict[str, Tensor]:
-    """What is read first, and is in order."""
+    """Valid tensors of the layer that is read first."""
     parts = ("weight", "bias", "running_mean", "running_var")
     return {f"{FIRST}.conv.weight": torch.ones(32, 3, 3, 3), **{f"{FIRST}.bn.{part}": torch.ones(32) for part in parts}}
 
 
-def test_truncated_or_foreign_file_is_refused_with_a_remedy(given: Path) -> None:
+def test_a_truncated_or_foreign_file_is_refused_with_a_remedy(given: Path) -> None:
     save_file(first_layer(), given)
     whole = given.read_bytes()
     for content in (b"", whole[:100], whole[:-1], b"\xff" * 1000):
         given.write_bytes(content)
-        with pytest.raises(Malformed, match=rf"{given.name}: no weights.*Delete the file and fetch it"):
+        with pytest.raises(
+            Malformed, match=rf"{given.name}: its weights cannot be read.*Delete the file and download it again"
+        ):
             load_inception()
 
 
@@ -239,11 +237,11 @@ def test_truncated_or_foreign_file_is_refused_with_a_remedy(given: Path) -> None
         (f"{FIRST}.bn.bias", torch.full((32,), torch.inf)),
         (f"{FIRST}.bn.running_var", -torch.ones(32)),
         (f"{FIRST}.bn.running_mean", None),
-        ("Conv2d_2a_3x3.conv.weight", None),  # the first layer alone is not enough
+        ("Conv2d_2a_3x3.conv.weight", None),  # the first layer only
     ],
 )
-def test_wrong_or_missing_tensor_is_refused_by_name(given: Path, key: str, changed: Tensor | None) -> None:
+def test_a_wrong_or_missing_tensor_is_refused_with_its_name(given: Path, key: str, changed: Tensor | None) -> None:
     tensors = {k: t for k, t in first_layer().items() if k != key}
     save_file(tensors if changed is None else tensors | {key: changed}, given)
-    with pytest.raises(Malformed, match=rf"{given.name}: {key} .*expected.*Delete the file and fetch it"):
+    with pytest.raises(Malformed, match=rf"{given.name}: {key} .*expected.*Delete the file and download it again"):
         load_inception()

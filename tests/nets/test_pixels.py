@@ -1,4 +1,4 @@
-"""Operations on (h, w, n, c) against torch's own on (n, c, h, w)."""
+"""Operations on (h, w, n, c) compared with torch's on (n, c, h, w)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.nets.features import halve
+from vitrail.nets.feature_network import halve
 from vitrail.nets.pixels import differentiates, mix_channels, narrow, normalise, resize, widen
 
 
@@ -20,7 +20,7 @@ def pixels(x: Tensor) -> Tensor:
 
 
 def same(got: Tensor, expected: Tensor, *inputs: Tensor) -> None:
-    """Equal, and so are all gradients."""
+    """Check that values and gradients are equal."""
     torch.testing.assert_close(got, expected)
     g = draw(*expected.shape, seed=9)
     torch.testing.assert_close(torch.autograd.grad(got, inputs, g), torch.autograd.grad(expected, inputs, g))
@@ -35,12 +35,12 @@ def test_resize_pools_and_doubles_as_torch_does(pool: str, size: int) -> None:
     same(resize(pixels(x), lambda t: F.interpolate(t, scale_factor=2.0)).permute(2, 3, 0, 1), twice, x)
 
 
-def test_of_equal_pixels_the_gradient_goes_to_the_one_that_torch_takes() -> None:
+def test_the_gradient_of_equal_pixels_goes_to_the_same_pixel_as_in_torch() -> None:
     x = torch.ones(2, 3, 4, 4, dtype=torch.float64, requires_grad=True)
     same(resize(pixels(x), lambda t: halve(t, "max")).permute(2, 3, 0, 1), halve(x, "max"), x)
 
 
-def test_normalise_is_batchnorm_and_relu_and_keeps_the_same_statistics() -> None:
+def test_normalise_is_batchnorm_and_relu_with_the_same_statistics() -> None:
     x = draw(6, 4, 3, 3).requires_grad_()
     a, b = (nn.BatchNorm2d(4, affine=False).double() for _ in range(2))
     same(normalise(a, pixels(x)).permute(2, 3, 0, 1), F.relu(b(x)), x)
@@ -55,7 +55,7 @@ def test_mix_channels_is_a_one_by_one_convolution() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 8])
-def test_from_and_to_few_channels(channels: int, size: int) -> None:
+def test_widen_and_narrow_are_three_by_three_convolutions(channels: int, size: int) -> None:
     few, many = draw(2, channels, size, size).requires_grad_(), draw(2, 7, size, size, seed=1).requires_grad_()
     out, into = draw(7, channels, 3, 3, seed=2), draw(channels, 7, 3, 3, seed=3).requires_grad_()
     bias = draw(7, seed=4)
@@ -63,7 +63,7 @@ def test_from_and_to_few_channels(channels: int, size: int) -> None:
     same(narrow(pixels(many), into), F.conv2d(many, into, padding=1), many, into)
 
 
-def test_only_what_is_differentiated_takes_this_layout() -> None:
+def test_the_layout_is_used_only_with_gradients() -> None:
     x = torch.ones(1)
     assert not differentiates(x)
     assert differentiates(x.requires_grad_())

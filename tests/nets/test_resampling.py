@@ -1,4 +1,4 @@
-"""Convolutions joined with a change of size are the two steps one after the other."""
+"""Convolutions joined with a change of size equal the two steps."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from vitrail.nets.resampling import convolution_of_double, mean_of_convolution
 
 
 @pytest.mark.parametrize("size", [2, 8])
-def test_joined_steps_are_the_steps_and_so_are_their_gradients(size):
+def test_joined_steps_equal_separate_steps_with_their_gradients(size):
     draw = torch.Generator().manual_seed(1)
     conv = nn.Conv2d(3, 5, 3, padding=1).double()
     x = torch.randn(2, 3, size, size, generator=draw, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Fast convolutions against torch's own, in double precision to the last digits."""
+"""Fast convolutions compared with torch's in double precision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tens
 
 
 def fast(x: Tensor, weight: Tensor, tile: Tile, bias: Tensor | None = None) -> Tensor:
-    """On pictures (n, c, h, w)."""
+    """Convolve images (n, c, h, w)."""
     return convolve(x.permute(2, 3, 0, 1), transform(weight, tile), tile, bias).permute(2, 3, 0, 1)
 
 
@@ -27,7 +27,7 @@ def gradients(y: Tensor, *inputs: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("h", "w"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (7, 14), (16, 16), (19, 37), (1, 6), (2, 3), (32, 32)]
 )
-def test_a_convolution_of_any_size_and_its_gradients_are_torchs(h: int, w: int) -> None:
+def test_a_convolution_of_any_size_and_its_gradients_equal_torchs(h: int, w: int) -> None:
     x, weight = draw(3, 5, h, w, seed=1).requires_grad_(), draw(4, 5, 3, 3, seed=2).requires_grad_()
     tile = tile_for(h, w)
     got, expected = fast(x, weight, tile), F.conv2d(x, weight, padding=1)
@@ -36,7 +36,7 @@ def test_a_convolution_of_any_size_and_its_gradients_are_torchs(h: int, w: int) 
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 8, 16, 21])
-def test_doubling_is_nearest_doubling_and_then_a_convolution(size: int) -> None:
+def test_doubling_equals_nearest_upsampling_and_a_convolution(size: int) -> None:
     x, weight = draw(2, 3, size, size, seed=1).requires_grad_(), draw(6, 3, 3, 3, seed=2).requires_grad_()
     got, expected = fast(x, weight, DOUBLE), F.conv2d(F.interpolate(x, scale_factor=2.0), weight, padding=1)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
@@ -44,7 +44,7 @@ def test_doubling_is_nearest_doubling_and_then_a_convolution(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 9, 16])
-def test_given_a_bias_there_is_a_relu_and_the_gradient_passes_where_it_is_open(size: int) -> None:
+def test_a_bias_adds_a_relu_whose_gradient_is_torchs(size: int) -> None:
     x, weight, bias = draw(2, 3, size, size, seed=1).requires_grad_(), draw(6, 3, 3, 3, seed=2), draw(6, seed=3)
     got, expected = fast(x, weight, tile_for(size, size), bias), F.relu(F.conv2d(x, weight, bias, padding=1))
     assert 0.1 < (expected > 0).double().mean() < 0.9
@@ -53,21 +53,21 @@ def test_given_a_bias_there_is_a_relu_and_the_gradient_passes_where_it_is_open(s
 
 
 @pytest.mark.parametrize(("tile", "multiplications"), [(FOUR, 36), (DOUBLE, 25), (TWO, 9), (ONE, 1)])
-def test_multiplications_of_a_tile(tile: Tile, multiplications: int) -> None:
-    """A direct sum has nine for each of the tile's 16, 16, 4 and 1 pixels."""
+def test_the_number_of_multiplications_of_a_tile(tile: Tile, multiplications: int) -> None:
+    """A direct sum has nine per pixel, for 16, 16, 4 and 1 pixels."""
     assert len(transform(torch.zeros(1, 1, 3, 3), tile)) == multiplications
 
 
 @pytest.mark.parametrize("tile", [FOUR, DOUBLE])
-def test_single_precision_costs_at_most_a_digit(tile: Tile) -> None:
+def test_single_precision_loses_at_most_one_digit(tile: Tile) -> None:
     x, weight = draw(8, 64, 16, 16, seed=1), draw(64, 64, 3, 3, seed=2)
-    shown = F.interpolate(x, scale_factor=2.0) if tile is DOUBLE else x
-    exact, direct = F.conv2d(shown, weight, padding=1), F.conv2d(shown.float(), weight.float(), padding=1)
+    given = F.interpolate(x, scale_factor=2.0) if tile is DOUBLE else x
+    exact, direct = F.conv2d(given, weight, padding=1), F.conv2d(given.float(), weight.float(), padding=1)
     error, least = ((y - exact).norm() / exact.norm() for y in (fast(x.float(), weight.float(), tile), direct))
     assert error < 10 * max(least.item(), 2e-7)
 
 
-def test_the_same_bits_every_time() -> None:
+def test_repeated_gradients_have_the_same_bits() -> None:
     x, weight = draw(16, 32, 32, 32, dtype=torch.float32), draw(48, 32, 3, 3, dtype=torch.float32).requires_grad_()
 
     def once() -> bytes:

@@ -48,14 +48,14 @@ class Distances:
         notes = self.note, few_samples(self.extractor.dim, n, m)
         found = [Measure(self.name, *self._frechet(), n, m, "lower", by, "; ".join(filter(None, notes)))]
         rows = min(n, m, ROWS)  # equal numbers, because radii grow where points are few
-        real, fake = self.real.kept[:rows], self.fake.kept[:rows]
+        real, fake = self.real.stored[:rows], self.fake.stored[:rows]
         value, without = kernel_distance(real, fake)
         found.append(Measure("kid", *jackknife(value, without, (1, 1), NO_LIMIT), rows, rows, "lower", by))
         for name, bounded in _neighbours(real.numpy(), fake.numpy()).items():
             found.append(Measure(name, *bounded, rows, rows, "higher", by, f"k = {NEAREST}"))
         if self.probes and self.real.labels and self.fake.labels:
-            fit, fit_labels = self.fake.kept[:ROWS], torch.cat(self.fake.labels)[:ROWS]
-            right = probe(fit, fit_labels, self.real.kept, torch.cat(self.real.labels))
+            fit, fit_labels = self.fake.stored[:ROWS], torch.cat(self.fake.labels)[:ROWS]
+            right = probe(fit, fit_labels, self.real.stored, torch.cat(self.real.labels))
             note = "fitted on generated images, tested on real test images"
             counts = len(right), len(fit)
             found.append(Measure("linear-probe", *share(right), *counts, "higher", by, note))
@@ -63,9 +63,9 @@ class Distances:
 
     def _frechet(self) -> Bounded:
         real, fake = self.real, self.fake
-        without = frechet_without(real.kept, fake.gaussian), frechet_without(fake.kept, real.gaussian)
-        kept = [len(s.kept) / s.gaussian.n for s in (real, fake)]
-        return jackknife(frechet(real.gaussian, fake.gaussian), without, kept, (0, math.inf))
+        without = frechet_without(real.stored, fake.gaussian), frechet_without(fake.stored, real.gaussian)
+        shares = [len(s.stored) / s.gaussian.n for s in (real, fake)]
+        return jackknife(frechet(real.gaussian, fake.gaussian), without, shares, (0, math.inf))
 
 
 def _neighbours(real: np.ndarray, fake: np.ndarray) -> dict[str, Bounded]:

@@ -68,7 +68,7 @@ class FeatureSet:
                 self.labels.append(labels[:room])
 
     @property
-    def kept(self) -> Tensor:
+    def stored(self) -> Tensor:
         """The stored rows."""
         return torch.cat(self.rows)
 
@@ -136,7 +136,7 @@ def features_of(extractor: Extractor, images: Images) -> FeatureSet:
             found.update(extractor.rows(to_float(pixels)), labels)
         g = found.gaussian
         labels = torch.cat(found.labels) if found.labels else None
-        return {"n": g.n, "total": g.total, "outer": g.outer, "rows": found.kept, "labels": labels}
+        return {"n": g.n, "total": g.total, "outer": g.outer, "rows": found.stored, "labels": labels}
 
     tree = remember("features", f"{extractor.digest} {extractor.dim} {KEEP} {images.digest()}", compute)
     gaussian = Gaussian(tree["n"], tree["total"], tree["outer"])

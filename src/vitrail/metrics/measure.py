@@ -83,7 +83,7 @@ def bootstrap(values: Sequence[Values], rng: np.random.Generator, of: Callable[.
 
 
 def jackknife(
-    value: float, without: Sequence[Sequence[float]], kept: Sequence[float], within: tuple[float, float]
+    value: float, without: Sequence[Sequence[float]], shares: Sequence[float], within: tuple[float, float]
 ) -> Bounded:
     """Return a value of two sets and its jackknife interval.
 
@@ -93,12 +93,12 @@ def jackknife(
     Args:
         value: The value of the whole sets.
         without: The values without each of the groups, for each set.
-        kept: The share of each set that was divided into groups.
+        shares: The share of each set that was divided into groups.
         within: Limits of the interval.
     """
     variance = 0.0
-    for values, share_kept in zip(without, kept, strict=True):
+    for values, part in zip(without, shares, strict=True):
         v, g = np.asarray(values), len(values)
-        variance += (g - 1) / g * float(((v - v.mean()) ** 2).sum()) * share_kept
+        variance += (g - 1) / g * float(((v - v.mean()) ** 2).sum()) * part
     half = Z * math.sqrt(variance)
     return value, max(within[0], value - half), min(within[1], value + half)

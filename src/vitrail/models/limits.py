@@ -118,8 +118,8 @@ def check_activation(net: nn.Module, side: int, classes: int, stored: int) -> No
 def largest_activation(net: nn.Module, side: int, classes: int) -> int:
     """Return the bytes of the largest tensor that a generator computes for a batch of 64 square images.
 
-    A generator with a method `feature_maps` is asked; any other is run on the meta device, which takes two seconds
-    the first time because torch imports its symbolic shapes.
+    The sizes are those of its method `feature_maps` if it has one; otherwise the generator is run on the meta device,
+    which takes two seconds the first time because torch imports its symbolic shapes.
     """
     if isinstance(net, HasFeatureMaps):
         maps = net.feature_maps(side)

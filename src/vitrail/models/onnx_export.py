@@ -67,7 +67,7 @@ class _Images(nn.Module):
 
 
 def export_onnx(generator: Generator, path: str | Path) -> Exported:
-    """Write a generator to an ONNX file; the file is kept only if its images are those of torch.
+    """Write a generator to an ONNX file; the file is written only if its images are those of torch.
 
     Args:
         generator: A generator, for example of `vitrail.load`.
@@ -168,19 +168,19 @@ def _store_signs(graph: Any) -> None:
     """Store weights of {-a, 0, +a} as one byte each and a, without loss: a quarter of float32."""
     from onnx import helper, numpy_helper
 
-    kept, nodes = [], []
+    stored, nodes = [], []
     for tensor in graph.initializer:
         weights = numpy_helper.to_array(tensor)
         if (found := _magnitudes(weights)) is None:
-            kept.append(tensor)
+            stored.append(tensor)
             continue
         a, axis = found
         signs, scale = f"{tensor.name}.signs", f"{tensor.name}.a"
-        kept.append(numpy_helper.from_array(np.sign(weights).astype(np.int8), signs))
-        kept.append(numpy_helper.from_array(a, scale))
+        stored.append(numpy_helper.from_array(np.sign(weights).astype(np.int8), signs))
+        stored.append(numpy_helper.from_array(a, scale))
         nodes.append(helper.make_node("DequantizeLinear", [signs, scale], [tensor.name], tensor.name, axis=axis))
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(stored)
     rest = list(graph.node)
     del graph.node[:]
     graph.node.extend([*nodes, *rest])  # in the order of their use

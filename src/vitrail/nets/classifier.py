@@ -1,4 +1,4 @@
-"""A small classifier of pictures, and the one augmentation it is trained with."""
+"""A small image classifier, and the augmentation that it is trained with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 
 def classifier(channels: int, classes: int, norm: Literal["batch", "group"] = "batch") -> nn.Sequential:
-    """Three convolutions, the last feature map in four quarters, and a linear layer."""
+    """Build three convolutions, an average over each quarter of the last feature map, and a linear layer.
+
+    Args:
+        channels: Channels of the images.
+        classes: Number of classes.
+        norm: Normalisation after each convolution, "batch" or "group".
+    """
 
     def stage(a: int, b: int) -> list[nn.Module]:
         normal = nn.BatchNorm2d(b) if norm == "batch" else nn.GroupNorm(8, b)
@@ -21,7 +27,7 @@ def classifier(channels: int, classes: int, norm: Literal["batch", "group"] = "b
 
 
 def shifted(x: Tensor, draw: torch.Generator, most: int = 2) -> Tensor:
-    """Each picture moved by up to `most` pixels: with few real pictures a classifier needs the help."""
+    """Shift each image by up to `most` pixels, an augmentation that classifiers need when images are few."""
     n, c, h, w = x.shape
     padded = F.pad(x, (most,) * 4, mode="replicate")
     dy, dx = torch.randint(0, 2 * most + 1, (2, n), generator=draw)

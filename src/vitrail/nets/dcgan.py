@@ -1,4 +1,4 @@
-"""The conditional DCGAN of Fan & Liu (2020), section 3.2: four (transposed) convolutions for 32x32 pictures."""
+"""The conditional DCGAN of Fan & Liu (2020), section 3.2: four (transposed) convolutions for 32x32 images."""
 
 from __future__ import annotations
 
@@ -8,11 +8,22 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vitrail.nets.generators import ups
+from vitrail.nets.generators import transposed_maps, ups
 
 
 class DcganGenerator(nn.Module):
-    """Noise and a label embedding to a picture; BatchNorm, LeakyReLU, tanh."""
+    """Generator: noise and a label embedding to an image; BatchNorm, LeakyReLU, tanh.
+
+    Args:
+        shape: Channels, height and width of an image.
+        classes: Number of classes; 0 without labels.
+        width: Channels of the last hidden layer.
+        z: Number of noise dimensions.
+
+    Example:
+        >>> DcganGenerator((1, 8, 8), 2, 4, 8)(torch.zeros(3, 8), torch.tensor([0, 1, 1])).shape
+        torch.Size([3, 1, 8, 8])
+    """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 32, z: int = 100) -> None:
         super().__init__()
@@ -34,11 +45,19 @@ class DcganGenerator(nn.Module):
         out: Tensor = self.layers(z[:, :, None, None])
         return out
 
+    def feature_maps(self, side: int) -> list[tuple[int, int]]:  # noqa: ARG002
+        """Return (channels, height) of every feature map."""
+        return transposed_maps(self)
+
 
 class DcganDiscriminator(nn.Module):
-    """A picture and its label, as one plane per class, to a logit; BatchNorm, LeakyReLU.
+    """Discriminator: an image and its label, as one plane per class, to a logit; BatchNorm, LeakyReLU.
 
-    With norm="group" each picture is normalised by itself, so that it has a gradient of its own.
+    Args:
+        shape: Channels, height and width of an image.
+        classes: Number of classes; 0 without labels.
+        width: Channels of the first hidden layer.
+        norm: "batch", or "group" to normalise each image independently, as per-example gradients need it.
     """
 
     def __init__(
@@ -64,7 +83,7 @@ class DcganDiscriminator(nn.Module):
 
 
 def initialise(net: nn.Module, generator: torch.Generator) -> nn.Module:
-    """DCGAN's start: N(0, 0.02) for convolutions, N(1, 0.02) for BatchNorm's scale, N(0, 1) for embeddings."""
+    """Draw first weights: N(0, 0.02) for convolutions, N(1, 0.02) for BatchNorm's scale, N(0, 1) for embeddings."""
     with torch.no_grad():
         for m in net.modules():
             if isinstance(m, nn.Conv2d | nn.ConvTranspose2d):

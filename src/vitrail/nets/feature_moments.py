@@ -1,4 +1,4 @@
-"""First and second moments of features, per class: the sums that PRISM's loss (Eq. 1) compares."""
+"""First and second moments of features per class, which PRISM's loss (Eq. 1) compares."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitrail.utils.state import State
 
 @dataclass(frozen=True)
 class FeatureMoments:
-    """E[ψ] and E[ψ²] of each class (classes, d), and each class's share of the pictures (classes,)."""
+    """E[ψ] and E[ψ²] of each class (classes, d), and each class's share of the images (classes,)."""
 
     first: Tensor
     second: Tensor
@@ -30,23 +30,23 @@ class FeatureMoments:
         return self.second - self.first.square()
 
     def detach(self) -> FeatureMoments:
-        """The same numbers, without their history."""
+        """Return the same numbers without gradients."""
         return FeatureMoments(self.first.detach(), self.second.detach(), self.share)
 
     def tree(self) -> State:
-        """As saveable state."""
+        """Return the moments as state that can be saved."""
         return {"first": self.first, "second": self.second, "share": self.share}
 
     @staticmethod
     def from_tree(tree: State, device: str) -> FeatureMoments:
-        """From saved state."""
+        """Return the moments of a saved state."""
         return FeatureMoments(*(tree[k].to(device) for k in ("first", "second", "share")))
 
     @staticmethod
     def of_pictures(
         psi: Features, pixels: NDArray[np.uint8], labels: NDArray[np.int64], classes: int, device: str
     ) -> FeatureMoments:
-        """One pass over a client's pictures; sums in double precision, so batches do not matter."""
+        """Compute the moments of a client's images in one pass; sums are in double precision."""
         d = psi.dim(pixels.shape[1:])
         first, second = (torch.zeros(classes, d, dtype=torch.float64, device=device) for _ in range(2))
         count = torch.bincount(torch.from_numpy(labels), minlength=classes).to(device, torch.float64)
@@ -61,21 +61,26 @@ class FeatureMoments:
 
 
 def to_float(pixels: NDArray[np.uint8]) -> Tensor:
-    """Bytes to floats in [-1, 1], as generators make them."""
+    """Convert bytes to floats in [-1, 1], the range of generators.
+
+    Example:
+        >>> to_float(np.array([0, 255], np.uint8)).tolist()
+        [-1.0, 1.0]
+    """
     return torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1)
 
 
 def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> FeatureMoments:
-    """Moments of a batch's features by label; a class without pictures has zeros and no share."""
+    """Return the moments of a batch's features by label; a class without images has zeros and a share of 0."""
     member = F.one_hot(y, classes).to(layers[0].dtype)
     count = member.sum(0)
-    weight = (member / count.clamp(min=1)).T  # (classes, n): row c averages the pictures of class c
+    weight = (member / count.clamp(min=1)).T  # (classes, n): row c averages the images of class c
     first, second = _Averages.apply(weight, y, *layers)  # type: ignore[no-untyped-call]
     return FeatureMoments(first, second, count / len(y))
 
 
 class _Averages(torch.autograd.Function):
-    """weight · ψ and weight · ψ², each (classes, d); of a picture of class c, df is g₁ + 2 f g₂ in row c, weighted."""
+    """weight · ψ and weight · ψ², each (classes, d); for an image of class c, df is row c of g₁ + 2 f g₂, weighted."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, y: Tensor, *layers: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,15 +109,15 @@ class _Averages(torch.autograd.Function):
 
 
 def _pixels(f: Tensor) -> Tensor:
-    """A layer as (h, w, n, c) if it lies so in memory; or else as one pixel of many channels."""
+    """Return a layer as (h, w, n, c) if that is its order in memory, otherwise as one pixel of many channels."""
     first = f.movedim((0, 1), (-2, -1)) if f.ndim == 4 else f[None, None]
     return first if first.is_contiguous() else f.flatten(1)[None, None]
 
 
 def mix(old: FeatureMoments, new: FeatureMoments, weight: float) -> FeatureMoments:
-    """Exponential average; the gradient reaches the new batch whole, so its size does not hang on the weight.
+    """Return the exponential average of moments; the gradient of the new batch is not scaled by the weight.
 
-    A class that the new batch lacks stays as it was; one that the old ones lack is taken as it is.
+    A class that the new batch lacks keeps its old moments; one that the old batches lack takes the new ones.
     """
     seen, fresh = old.share > 0, new.share > 0
     w = torch.where(seen, weight, 1.0)[:, None] * fresh[:, None]
@@ -125,7 +130,9 @@ def mix(old: FeatureMoments, new: FeatureMoments, weight: float) -> FeatureMomen
 
 
 def moment_loss(real: FeatureMoments, fake: FeatureMoments) -> Tensor:
-    """|μ - μ'|² + |σ² - σ'²|² over all features (Eq. 1), averaged over classes by their share of the real pictures."""
+    """Return |μ - μ'|² + |σ² - σ'²|² over all features (Eq. 1), averaged over classes by share of the real images."""
     mean = (real.first - fake.first).square().sum(1)
     variance = (real.variance - fake.variance).square().sum(1)
-    return (real.share * (fake.share > 0) * (mean + variance)).sum()  # a class without a fake says nothing yet
+    return (
+        real.share * (fake.share > 0) * (mean + variance)
+    ).sum()  # classes without generated images do not count yet

@@ -1,4 +1,4 @@
-"""A network as one vector: weights and BatchNorm's statistics, in the order of its state dict."""
+"""Networks as vectors: weights and BatchNorm's statistics, in the order of the state dict."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ def _floats(net: nn.Module) -> list[Tensor]:
 
 
 def to_vector(net: nn.Module) -> NDArray[np.float32]:
-    """All floating-point state of a network, flattened.
+    """Return all floating-point state of a network as one vector.
 
-    >>> to_vector(nn.Linear(2, 3)).size
-    9
+    Example:
+        >>> to_vector(nn.Linear(2, 3)).size
+        9
     """
     return torch.cat([t.detach().flatten().float().cpu() for t in _floats(net)]).numpy()
 
 
 def tensor_sizes(net: nn.Module) -> tuple[int, ...]:
-    """The lengths of the pieces that a network's vector is made of; a network on the meta device will do.
+    """Return the sizes of the tensors in a network's vector; the network may be on the meta device.
 
-    >>> tensor_sizes(nn.Linear(2, 3))
-    (6, 3)
+    Example:
+        >>> tensor_sizes(nn.Linear(2, 3))
+        (6, 3)
     """
     return tuple(t.numel() for t in _floats(net))
 
 
 def vector_size(net: nn.Module) -> int:
-    """The length of a network's vector; a network on the meta device will do."""
+    """Return the length of a network's vector; the network may be on the meta device."""
     return sum(tensor_sizes(net))
 
 
 def trainable_mask(net: nn.Module) -> NDArray[np.bool_]:
-    """Which elements of a network's vector are weights, not BatchNorm's statistics.
+    """Return which elements of a network's vector are trainable weights, not BatchNorm's statistics.
 
-    >>> learned(nn.BatchNorm2d(2)).tolist()
-    [True, True, True, True, False, False, False, False]
+    Example:
+        >>> trainable_mask(nn.BatchNorm2d(2)).tolist()
+        [True, True, True, True, False, False, False, False]
     """
     weights = {name for name, _ in net.named_parameters()}
     state = net.state_dict().items()
@@ -49,7 +52,23 @@ def trainable_mask(net: nn.Module) -> NDArray[np.bool_]:
 
 
 def from_vector(net: nn.Module, vector: NDArray[np.float32]) -> nn.Module:
-    """Put a vector made by `to_vector` back."""
+    """Load a vector of `to_vector` into a network.
+
+    Args:
+        net: The network; it is changed in place.
+        vector: Its floating-point state.
+
+    Returns:
+        The network.
+
+    Raises:
+        RuntimeError: If the vector has another length.
+
+    Example:
+        >>> a, b = nn.Linear(2, 3), nn.Linear(2, 3)
+        >>> torch.equal(from_vector(b, to_vector(a)).weight, a.weight)
+        True
+    """
     tensors = _floats(net)
     pieces = torch.from_numpy(np.array(vector, np.float32)).split([t.numel() for t in tensors])
     with torch.no_grad():
@@ -59,7 +78,7 @@ def from_vector(net: nn.Module, vector: NDArray[np.float32]) -> nn.Module:
 
 
 def load_trainable(net: nn.Module, weights: NDArray[np.floating[Any]]) -> nn.Module:
-    """Put the weights alone back; statistics stay as they are."""
+    """Load trainable weights only; BatchNorm's statistics stay unchanged."""
     vector = to_vector(net)
     vector[trainable_mask(net)] = weights
     return from_vector(net, vector)

@@ -1,7 +1,7 @@
 """FID's network: Inception-v3 (Szegedy et al. 2016) with the TensorFlow weights of 2015-12-05, up to its last pool.
 
-It differs from later ones as its graph did: BatchNorm's ε is 1e-3, average pools leave padding out of the count, and
-the last block pools by maximum. Layers bear pytorch-fid's names, whose file of the weights is fetched once.
+It differs from later versions as the original graph does: BatchNorm's ε is 1e-3, average pools do not count padding,
+and the last block uses a maximum pool. Layers have the names of pytorch-fid, whose file of weights is downloaded once.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from vitrail.utils.paths import data_home as default_home
 URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
 SMALLER = "inception_v3_fid_pool3_fp16.safetensors"  # the same in half precision, without the class head
 
-SIDE = 299  # every picture is made this large
-TOGETHER = 8  # pictures at once: more take more memory and, on a CPU, more time each
+SIDE = 299  # all images are resized to this side
+TOGETHER = 8  # images per pass: more take more memory and, on a CPU, more time per image
 EPSILON = 1e-3
 
 Kernel = tuple[int, int]
-Step = tuple[int, *tuple[Kernel, ...]]  # channels and a kernel; of several kernels, each sees the step before
+Step = tuple[int, *tuple[Kernel, ...]]  # channels and a kernel; several kernels all read the previous step
 Branches = dict[str, list[Step]]
 ONE, THREE, FIVE, ROW, COLUMN = (1, 1), (3, 3), (5, 5), (1, 7), (7, 1)
 
-# The branches of the blocks by the side of their grid, which begins at 35 and is halved twice.
+# The branches of the blocks by the side of their grid, which is 35 at first and is halved twice.
 AT_35: Branches = {
     "branch1x1": [(64, ONE)],
     "branch5x5": [(48, ONE), (64, FIVE)],
@@ -52,7 +52,7 @@ AT_8: Branches = {
 
 
 def at_17(width: int) -> Branches:
-    """The branches at 17x17, whose 7x7 kernels are factored into rows and columns of this width."""
+    """Return the branches at 17x17, whose 7x7 kernels are factored into rows and columns of this width."""
     return {
         "branch1x1": [(192, ONE)],
         "branch7x7": [(width, ONE), (width, ROW), (192, COLUMN)],
@@ -67,12 +67,12 @@ class Unit(nn.Conv2d):
         super().__init__(inside, outside, kernel, stride, (kernel[0] // 2, kernel[1] // 2) if padded else 0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """As large as x where the unit is padded and has no stride."""
+        """Return an output of the size of x if the unit is padded and has no stride."""
         return super().forward(x).relu_()
 
 
 class Block(nn.Module):
-    """Branches side by side, then a pool with a 1x1 of `pooled` channels behind it; with none, the grid is halved."""
+    """Parallel branches and a pool, followed by a 1x1 unit of `pooled` channels; if 0, the grid is halved instead."""
 
     def __init__(self, inside: int, branches: Branches, pool: nn.Module, pooled: int = 0) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Block(nn.Module):
         return chain
 
     def forward(self, x: Tensor) -> Tensor:
-        """Channels in the order of the branches, the pool's last."""
+        """Return the channels of all branches in order, the pool's last."""
         outputs = []
         for chain in self.chains:
             found = [x]
@@ -104,15 +104,18 @@ class Block(nn.Module):
 
 
 def average() -> nn.Module:
-    """The mean of those of nine neighbours that lie in the picture."""
+    """Return a pool that averages those of nine neighbours that are inside the image."""
     return nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
 
 
 class Inception(nn.Module):
-    """The FID network, frozen: pictures in [-1, 1], grey or colour, of any size, to 2,048 features each.
+    """The frozen FID network: images in [-1, 1], grey or colour, of any size, to 2,048 features each.
 
-    >>> Inception()(torch.zeros(2, 1, 32, 32)).shape  # of random weights; load_inception has the trained ones
-    torch.Size([2, 2048])
+    Its weights are random; `load_inception` returns the trained network.
+
+    Example:
+        >>> Inception()(torch.zeros(2, 1, 32, 32)).shape
+        torch.Size([2, 2048])
     """
 
     name = "inception"
@@ -149,23 +152,32 @@ class Inception(nn.Module):
         return super().train(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The mean of every channel of the last block: (n, 2048), none below zero."""
+        """Return the mean of every channel of the last block: (n, 2048), all at least 0."""
         if x.ndim != 4 or x.shape[1] not in (1, 3) or not x.is_floating_point():
             raise VitrailError(
-                f"features of an array {tuple(x.shape)}, {x.dtype}: give pictures (n, 1 or 3, height, width), floats "
+                f"features of an array {tuple(x.shape)}, {x.dtype}: expected images (n, 1 or 3, height, width), floats "
                 "in [-1, 1]"
             )
         return torch.cat([self._pool3(part) for part in x.split(TOGETHER)])
 
     def _pool3(self, x: Tensor) -> Tensor:
-        # To resize pictures in [-1, 1] is to resize them in [0, 1] and then take 2x - 1: weights add up to one.
+        # Resizing images in [-1, 1] equals resizing them in [0, 1] and scaling by 2x - 1: the weights add up to one.
         y = functional.interpolate(x.expand(-1, 3, -1, -1), (SIDE, SIDE), mode="bilinear", align_corners=False)
         out: Tensor = self.layers(y.contiguous(memory_format=torch.channels_last))
         return out.mean(dim=(2, 3))
 
 
 def load_inception(device: str | torch.device = "cpu", home: Path | None = None) -> Inception:
-    """The FID network with its weights; `home` is where they are kept once fetched."""
+    """Load the FID network with its weights.
+
+    Args:
+        device: The device for the network.
+        home: Folder for downloaded weights; by default vitrail's data folder.
+
+    Raises:
+        VitrailError: If the weights cannot be found or downloaded.
+        Malformed: If their file is damaged or is of another network.
+    """
     path = find_weights("fid", (SMALLER,), URL, home or default_home())
     tensors, net = read_tensors(path), Inception()
     for name, unit in net.layers.named_modules():
@@ -177,11 +189,11 @@ def load_inception(device: str | torch.device = "cpu", home: Path | None = None)
 
 
 def fold(tensors: Mapping[str, Tensor], name: str, shape: Sequence[int], path: Path) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the one convolution that does what a convolution and then its BatchNorm do."""
+    """Return weight and bias of the convolution that equals a convolution followed by its BatchNorm."""
     weight = take(tensors, f"{name}.conv.weight", shape, path).double()
     parts = ("weight", "bias", "running_mean", "running_var")
     gamma, beta, mean, variance = (take(tensors, f"{name}.bn.{part}", shape[:1], path).double() for part in parts)
     if variance.min() < 0:
-        raise Malformed(f"{path}: {name}.bn.running_var is below zero; expected variances. {AGAIN}")
+        raise Malformed(f"{path}: {name}.bn.running_var is negative; expected variances. {AGAIN}")
     scale = gamma / (variance + EPSILON).sqrt()
     return weight * scale.view(-1, 1, 1, 1), beta - mean * scale

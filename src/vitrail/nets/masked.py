@@ -1,4 +1,4 @@
-"""A network of frozen random signs, made useful by a mask: the strong lottery ticket of PRISM, section 4.1."""
+"""Networks of frozen random signs under a mask: the strong lottery tickets of PRISM, section 4.1."""
 
 from __future__ import annotations
 
@@ -12,18 +12,30 @@ from vitrail.utils.rng import Rng
 
 
 def random_signs(seed: int, n: int) -> Tensor:
-    """n signs, +1 or -1: the raw bits of a Philox counter, drawn on the CPU, so every device has the same network."""
+    """Return n random signs, +1 or -1.
+
+    They are the raw bits of a Philox counter, drawn on the CPU, so that every device has the same network.
+
+    Example:
+        >>> random_signs(7, 4).abs().tolist()
+        [1.0, 1.0, 1.0, 1.0]
+    """
     raw = np.random.Philox(key=seed).random_raw(-(-n // 64)).astype("<u8")
     bits = np.unpackbits(raw.view(np.uint8))[:n]
     return torch.from_numpy(bits.astype(np.float32)).mul_(2).sub_(1)
 
 
 class Masked(nn.Module):
-    """Any bias-free network, its weights W ±sqrt(2/fan_in) by a seed's signs; called with a mask over all of them.
+    """A network whose weights W are ±sqrt(2/fan_in), with the signs of a seed; it is called with a mask over them.
 
-    >>> net = Masked(nn.Conv2d(1, 2, 3, bias=False), seed=1)
-    >>> net.size, net(torch.ones(18), torch.ones(1, 1, 3, 3)).shape
-    (18, torch.Size([1, 2, 1, 1]))
+    Args:
+        net: Any network; its layers should have no bias.
+        seed: Seed of the signs.
+
+    Example:
+        >>> net = Masked(nn.Conv2d(1, 2, 3, bias=False), seed=1)
+        >>> net.size, net(torch.ones(18), torch.ones(1, 1, 3, 3)).shape
+        (18, torch.Size([1, 2, 1, 1]))
     """
 
     W: Tensor
@@ -47,7 +59,7 @@ class Masked(nn.Module):
         return out
 
     def fix(self, mask: Tensor) -> nn.Module:
-        """The network W⊙M as an ordinary module."""
+        """Set the weights to W⊙M and return the network as an ordinary module."""
         with torch.no_grad():
             for p, w in zip(self.net.parameters(), (self.W * mask).split(self.sizes), strict=True):
                 p.copy_(w.view_as(p))
@@ -55,18 +67,18 @@ class Masked(nn.Module):
 
 
 def _scale(net: nn.Module, parameter: str) -> float:
-    """sqrt(2/fan_in), fan_in the number of inputs that meet in one output."""
+    """Return sqrt(2/fan_in), where fan_in is the number of inputs of one output."""
     module = net.get_submodule(parameter.rpartition(".")[0])
     weight = net.get_parameter(parameter)
     if isinstance(module, nn.ConvTranspose2d):
         stride = math.prod(module.stride)
-        taps = 1 if stride == 1 else math.prod(module.kernel_size) / stride  # stride 1 here spreads a single pixel
+        taps = 1 if stride == 1 else math.prod(module.kernel_size) / stride  # stride 1 is used on a single pixel only
         return math.sqrt(2 / (weight.shape[0] * taps))
     return math.sqrt(2 / weight[0].numel())
 
 
 class _Bernoulli(torch.autograd.Function):
-    """A mask M ~ Bern(θ); the gradient passes straight through, or multiplied by θ as in published code."""
+    """Draw a mask M ~ Bern(θ); the gradient is passed unchanged, or multiplied by θ as in published code."""
 
     @staticmethod
     def forward(ctx, theta: Tensor, uniform: Tensor, times_theta: bool) -> Tensor:  # type: ignore[no-untyped-def]
@@ -81,7 +93,13 @@ class _Bernoulli(torch.autograd.Function):
 
 
 def sample_mask(scores: Tensor, generator: torch.Generator, times_theta: bool = False) -> Tensor:
-    """M ~ Bern(sigmoid(s)), differentiable in s by the straight-through estimator."""
+    """Draw M ~ Bern(sigmoid(s)), differentiable in s by the straight-through estimator.
+
+    Args:
+        scores: The scores s.
+        generator: Source of the random numbers, on the CPU.
+        times_theta: Multiply the gradient by θ.
+    """
     theta = torch.sigmoid(scores)
     uniform = torch.rand(theta.shape, generator=generator).to(theta.device)
     mask: Tensor = _Bernoulli.apply(theta, uniform, times_theta)  # type: ignore[no-untyped-call]
@@ -89,7 +107,16 @@ def sample_mask(scores: Tensor, generator: torch.Generator, times_theta: bool = 
 
 
 class Ensemble(nn.Module):
-    """A network with a new mask M ~ Bern(θ) for every batch, as papers sample; the mask follows from the noise z."""
+    """A network that draws a new mask M ~ Bern(θ) for every batch, as papers sample.
+
+    The mask is determined by the noise z, so that the same noise gives the same images.
+
+    Args:
+        net: The network under the mask.
+        seed: Seed of its signs.
+        theta: Probability per weight.
+        batches: Inputs from which BatchNorm's statistics are computed.
+    """
 
     def __init__(self, net: nn.Module, seed: int, theta: Tensor, batches: list[tuple[Tensor, ...]]) -> None:
         super().__init__()
@@ -101,14 +128,14 @@ class Ensemble(nn.Module):
         return out
 
     def for_batch(self, z: Tensor) -> nn.Module:
-        """The network with the mask of one batch of noise."""
+        """Return the network with the mask of one batch of noise."""
         draw = Rng((z.numpy().tobytes(),)).child("mask").torch()
         net = self.masked.fix((torch.rand(self.theta.shape, generator=draw) < self.theta).float())
         return recalibrate(net, self.batches)
 
 
 def recalibrate(net: nn.Module, batches: list[tuple[Tensor, ...]]) -> nn.Module:
-    """Set BatchNorm's statistics from these inputs alone, then fix them."""
+    """Compute BatchNorm's statistics from these inputs only, then switch to evaluation mode."""
     for m in net.modules():
         if isinstance(m, nn.BatchNorm2d):
             m.reset_running_stats()

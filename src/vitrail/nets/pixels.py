@@ -1,6 +1,6 @@
-"""What networks do beside 3x3 convolutions (winograd.py), on pictures laid out pixels first, (h, w, n, c).
+"""Operations other than 3x3 convolutions (winograd.py) on images in the order (h, w, n, c).
 
-To torch, such pictures are one picture of n·c channels in its channels-last format, for which it has fast kernels.
+To torch, such images are one image of n·c channels in its channels-last format, for which it has fast kernels.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from torch import Tensor, nn
 
 
 def differentiates(x: Tensor) -> bool:
-    """Whether this layout is for what is to be done to x: a gradient, on a CPU; torch's own layers do the rest."""
+    """Return whether this order is used for x: with gradients on a CPU. Otherwise torch's layers are faster."""
     return x.device.type == "cpu" and x.requires_grad and torch.is_grad_enabled()
 
 
 def resize(x: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
-    """An operation on (n, c, h, w) that looks at no other picture or channel, such as pooling.
+    """Apply an operation on (n, c, h, w) that treats each image and channel independently, such as pooling.
 
-    >>> resize(torch.ones(4, 6, 2, 3), lambda t: F.max_pool2d(t, 2)).shape
-    torch.Size([2, 3, 2, 3])
+    Example:
+        >>> resize(torch.ones(4, 6, 2, 3), lambda t: F.max_pool2d(t, 2)).shape
+        torch.Size([2, 3, 2, 3])
     """
     n, c = x.shape[2:]
     out = how(x.flatten(2)[None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
@@ -29,17 +30,17 @@ def resize(x: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def normalise(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """BN, ReLU."""
+    """Apply BatchNorm and ReLU."""
     return F.relu_(bn(x.view(-1, x.shape[-1], 1, 1))).view_as(x)
 
 
 def mix_channels(x: Tensor, weight: Tensor) -> Tensor:
-    """conv1x1."""
+    """Apply a 1x1 convolution."""
     return (x.view(-1, x.shape[-1]) @ weight.flatten(1).T).view(*x.shape[:-1], -1)
 
 
 def widen(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """conv3x3 and ReLU of few channels, given as (n, c, h, w): the nine shifted pictures by one matrix."""
+    """Apply a 3x3 convolution and ReLU to few channels, given as (n, c, h, w): nine shifted images times one matrix."""
     x = F.pad(x.permute(1, 2, 3, 0), (0, 0, 1, 1, 1, 1))
     c, h, w, n = x.shape[0], x.shape[1] - 2, x.shape[2] - 2, x.shape[3]
     shifted = torch.stack([x[:, a : a + h, b : b + w] for a in range(3) for b in range(3)])
@@ -48,9 +49,9 @@ def widen(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def narrow(x: Tensor, weight: Tensor) -> Tensor:
-    """conv3x3 to few channels, given as (n, c, h, w): nine pictures by one matrix, then their shifted sum."""
+    """Apply a 3x3 convolution to few channels, returned as (n, c, h, w): one matrix product, then nine shifted sums."""
     h, w, n, c = x.shape
-    by_tap = weight.permute(2, 3, 0, 1).reshape(-1, c).contiguous()  # in this order its gradient is a quick product
+    by_tap = weight.permute(2, 3, 0, 1).reshape(-1, c).contiguous()  # in this order its gradient is a fast product
     taps = by_tap @ x.view(-1, c).T
     y = F.pad(taps.view(9, -1, h, w, n), (0, 0, 1, 1, 1, 1))
     shifted = [y[3 * a + b, :, a : a + h, b : b + w] for a in range(3) for b in range(3)]

@@ -1,4 +1,4 @@
-"""Weights that others trained: finding their file, reading it, and taking tensors from it that are as expected."""
+"""Pretrained weights: finding or downloading their file, reading it, and checking its tensors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from vitrail.data.lookup import ASSETS
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.message import digest
 
-AGAIN = "Delete the file and fetch it, or install the package, again."
+AGAIN = "Delete the file and download it again, or install the package again."
 
 
 def find_weights(setting: str, names: Sequence[str], url: str, home: Path) -> Path:
-    """A network's weights: in VITRAIL_ASSETS, also by these other names; among earlier downloads; or downloaded now.
+    """Find the file of a network's weights: in VITRAIL_ASSETS, among earlier downloads, or by downloading it now.
 
-    The address ends in the official name, and that, but for its suffix, in the first digits of the file's SHA-256.
-    `setting` is what the user asked for, and opens the message when there is no such file.
+    Args:
+        setting: The setting that needs the weights; errors begin with it.
+        names: Other file names that are accepted in VITRAIL_ASSETS.
+        url: The address. It ends in the official name, whose stem ends in the first digits of the file's SHA-256.
+        home: Folder for downloads.
+
+    Raises:
+        VitrailError: If the file is not found and cannot be downloaded.
     """
     official = url.rpartition("/")[2]
     assets = os.environ.get(ASSETS)
@@ -38,31 +44,31 @@ def find_weights(setting: str, names: Sequence[str], url: str, home: Path) -> Pa
         target.parent.mkdir(parents=True, exist_ok=True)
         digits = Path(official).stem.rpartition("-")[2]
         torch.hub.download_url_to_file(url, str(target), hash_prefix=digits)
-    except (OSError, RuntimeError, HTTPException) as problem:  # no network or space; wrong checksum; broken off
+    except (OSError, RuntimeError, HTTPException) as problem:  # no network or space; wrong checksum; interrupted
         raise VitrailError(
             f"{setting}: the file {official} is missing.\n"
             f"  Looked for{'' if assets else f' ({ASSETS} is not set)'}: {'; '.join(map(str, places))}.\n"
             f"  Download: {url} failed ({problem}).\n"
             f"  Remedies: connect to the internet and run again; or put {official} into the folder "
-            f"{given or f'weights of a folder of yours and set {ASSETS} to the latter'}."
+            f"{given or f'weights of any folder and set {ASSETS} to that folder'}."
         ) from problem
     return target
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a .pth file, of which no code is run."""
+    """Return the tensors of a .safetensors or .pth file; no code of the file is run."""
     safe = path.suffix == ".safetensors"
     try:
         tensors = load_file(path) if safe else torch.load(path, "cpu", weights_only=True)
     except (SafetensorError, UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as problem:
-        raise Malformed(f"{path}: no weights can be read from it ({problem}). {AGAIN}") from problem
+        raise Malformed(f"{path}: its weights cannot be read ({problem}). {AGAIN}") from problem
     if not isinstance(tensors, dict):
-        raise Malformed(f"{path}: holds a {type(tensors).__name__}; expected named tensors. {AGAIN}")
+        raise Malformed(f"{path}: contains a {type(tensors).__name__}; expected named tensors. {AGAIN}")
     return {key: t for key, t in tensors.items() if isinstance(t, Tensor)}
 
 
 def take(tensors: Mapping[str, Tensor], key: str, shape: Sequence[int], path: Path) -> Tensor:
-    """The tensor of this name, of this shape and finite; `path` is where it was read, for the message."""
+    """Return the tensor of this name if it has this shape and is finite; `path` is for the error."""
     given = tensors.get(key)
     if given is None or given.shape != tuple(shape) or not given.isfinite().all():
         found = "is missing" if given is None else f"is {tuple(given.shape)}, {given.dtype}"
@@ -71,5 +77,5 @@ def take(tensors: Mapping[str, Tensor], key: str, shape: Sequence[int], path: Pa
 
 
 def weights_digest(net: nn.Module) -> str:
-    """A name for a network's weights."""
+    """Return a hash of a network's weights."""
     return digest(*(t.detach().cpu().numpy().tobytes() for t in net.state_dict().values())).hex()

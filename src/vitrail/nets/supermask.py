@@ -1,4 +1,4 @@
-"""A mask as a model file stores it: coded by layer and by the sign of the weight under it, which the seed tells."""
+"""Coding of a mask for a model file, by layer and by the sign of the weight, both known from the seed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from vitrail.wire.entropy import decode, encode
 
 
 def encode_mask(net: Masked, mask: Array, packed: bool = False) -> NDArray[np.uint8]:
-    """A mask's bytes."""
-    return encode(mask, _known(net), 2, packed)
+    """Return a mask as bytes; `packed` uses one bit per weight instead of entropy coding."""
+    return encode(mask, _contexts(net), 2, packed)
 
 
 def decode_mask(net: Masked, payload: Array) -> Array:
-    """The mask again; bytes that are not one for this network are refused."""
-    return decode(payload, _known(net), 2)
+    """Return the mask of coded bytes; bytes that do not fit the network raise Malformed."""
+    return decode(payload, _contexts(net), 2)
 
 
-def _known(net: Masked) -> NDArray[np.uint8]:
+def _contexts(net: Masked) -> NDArray[np.uint8]:
     layer = np.repeat(np.arange(len(net.sizes)).astype(np.uint8), net.sizes)
-    known: NDArray[np.uint8] = 2 * layer + (net.W.cpu().numpy() > 0)
-    return known
+    contexts: NDArray[np.uint8] = 2 * layer + (net.W.cpu().numpy() > 0)
+    return contexts

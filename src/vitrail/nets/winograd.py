@@ -1,8 +1,8 @@
 """3x3 convolutions with a quarter of the multiplications (Winograd 1980; Lavin & Gray 2016), and their gradients.
 
-The convolution of a row of pixels x with taps w is A((G w) ⊙ (B x)), tile by tile, with small fixed matrices; that of a
-picture is the same along both sides. Pixels come first, (h, w, n, c): so all of it is products of contiguous matrices,
-which processors do at full speed. In single precision it is two to five times less exact than a direct sum.
+The convolution of a row of pixels x with taps w is A((G w) ⊙ (B x)), tile by tile, with small fixed matrices; for an
+image it is applied along both sides. In the order (h, w, n, c) all of it is products of contiguous matrices, which are
+fast. In single precision it is two to five times less exact than a direct sum.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Matrix = NDArray[np.float64]
-WIDE = 4  # tiles of a patch: enough for large products, few enough that its matrices are not mostly zeros
+WIDE = 4  # tiles per patch: enough for large products, few enough that its matrices are not mostly zeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +32,12 @@ class Tile:
 
     @property
     def up(self) -> int:
-        """How many times more pixels come out than go in."""
+        """The factor by which a side grows."""
         return len(self.A) // self.step
 
 
 def toom_cook(m: int, points: tuple[float, ...]) -> tuple[Matrix, Matrix, Matrix]:
-    """B, G and A for m outputs: a product of polynomials, taken at m + 1 points and infinity, transposed."""
+    """Return B, G and A for m outputs: a product of polynomials at m + 1 points and infinity, transposed."""
 
     def powers(n: int) -> Matrix:
         return np.array([[p**j for j in range(n)] for p in points] + [[0.0] * (n - 1) + [1.0]])
@@ -47,15 +47,17 @@ def toom_cook(m: int, points: tuple[float, ...]) -> tuple[Matrix, Matrix, Matrix
 
 
 def doubling(B: Matrix, G: Matrix, A: Matrix) -> Tile:
-    """The tile for a row whose pixels are doubled first; the product at the point -1 is then zero, and left out."""
+    """Return the tile for a row whose pixels are doubled first; the product at the point -1 is zero and is skipped."""
     B = B @ np.repeat(np.eye(4), [1, 2, 2, 1], axis=0)
     used = np.abs(B).max(1) > 1e-9
     return Tile(B[used], G[used], A[:, used], 2)
 
 
-FOUR = Tile(*toom_cook(4, (0, 0.75, -0.75, 1.5, -1.5)), 4)  # of the points tried, those that round the least
+FOUR = Tile(
+    *toom_cook(4, (0, 0.75, -0.75, 1.5, -1.5)), 4
+)  # of the points tried, those with the smallest rounding error
 DOUBLE = doubling(*toom_cook(4, (0, 1, -1, 0.6, -0.6)))
-TWO = Tile(  # all there is of a row of two pixels a, b: the middle tap of a + b is shared
+TWO = Tile(  # a row of two pixels a, b: the middle tap of a + b is shared
     np.array([[0.0, 1, 1, 0], [0, 0, 1, 0], [0, 1, 0, 0]]),
     np.array([[0.0, 1, 0], [0, -1, 1], [1, -1, 0]]),
     np.array([[1.0, 1, 0], [1, 0, 1]]),
@@ -65,32 +67,39 @@ ONE = Tile(np.array([[0.0, 1, 0]]), np.array([[0.0, 1, 0]]), np.ones((1, 1)), 1)
 
 
 def tile_for(h: int, w: int) -> Tile:
-    """The tile that suits pictures of this height and width."""
+    """Return the tile for images of this height and width."""
     return {(1, 1): ONE, (2, 2): TWO}.get((h, w), FOUR)
 
 
 def transform(weight: Tensor, tile: Tile) -> Tensor:
-    """G w Gᵀ: a weight (out, in, 3, 3) as matrices (products, out, in)."""
+    """Return G w Gᵀ: a weight (out, in, 3, 3) as matrices (products, out, in)."""
     GG = torch.from_numpy(np.kron(tile.G, tile.G)).to(weight.dtype)
-    taps = weight.reshape(-1, 9).T.contiguous()  # without the copy, the gradient is a product of an awkward shape
+    taps = weight.reshape(-1, 9).T.contiguous()  # without the copy, the gradient is a slow product
     return (GG @ taps).view(len(GG), *weight.shape[:2])
 
 
 def convolve(x: Tensor, U: Tensor, tile: Tile, bias: Tensor | None = None) -> Tensor:
-    """x (h, w, n, c) convolved with a transformed weight, zeros around it; given a bias, with that and a ReLU.
+    """Convolve x (h, w, n, c) with a transformed weight and zero padding; a bias adds itself and a ReLU.
 
-    >>> x, weight = torch.linspace(-1, 1, 384).view(8, 8, 2, 3), torch.linspace(-1, 1, 135).view(5, 3, 3, 3)
-    >>> y = convolve(x, transform(weight, FOUR), FOUR)
-    >>> plain = torch.conv2d(x.permute(2, 3, 0, 1), weight, padding=1)
-    >>> torch.allclose(y.permute(2, 3, 0, 1), plain, atol=1e-4)
-    True
+    Args:
+        x: Images in the order (h, w, n, c).
+        U: The weight, from `transform`.
+        tile: The tile that U was transformed for.
+        bias: A bias (c,); it is frozen.
+
+    Example:
+        >>> x, weight = torch.linspace(-1, 1, 384).view(8, 8, 2, 3), torch.linspace(-1, 1, 135).view(5, 3, 3, 3)
+        >>> y = convolve(x, transform(weight, FOUR), FOUR)
+        >>> plain = torch.conv2d(x.permute(2, 3, 0, 1), weight, padding=1)
+        >>> torch.allclose(y.permute(2, 3, 0, 1), plain, atol=1e-4)
+        True
     """
     out: Tensor = _Convolve.apply(x.contiguous(), U, bias, tile)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Convolve(torch.autograd.Function):
-    """One patch of a few tiles at a time, so that what is made on the way stays in cache."""
+    """Convolution of one patch of a few tiles at a time, so that intermediate results stay in the CPU's cache."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, U: Tensor, bias: Tensor | None, tile: Tile) -> Tensor:
@@ -99,7 +108,7 @@ class _Convolve(torch.autograd.Function):
         for down, right in _patches(tile, h, w, x.dtype):
             Y = torch.bmm(_analyse(x, down, right), U.mT).view(f, -1, n * k)
             Y = torch.bmm(right.A.expand(f, -1, -1), Y)
-            y = out[down.made, right.made]
+            y = out[down.written, right.written]
             torch.mm(down.A, Y.flatten(1), out=y.view(len(y), -1))
             if bias is not None:
                 y.add_(bias).relu_()
@@ -110,15 +119,15 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """The transposed products in reverse; a bias is frozen."""
+        """Apply the transposed products in reverse; a bias is frozen."""
         x, U, out = ctx.saved_tensors
         (h, w, n, c), f, k, grad = ctx.shape, len(ctx.tile.B), grad.shape[-1], grad.contiguous()
         dx = None if U is None else grad.new_zeros(h, w, n, c)
         dU = None if x is None else grad.new_zeros(f * f, k, c)
         for down, right in _patches(ctx.tile, h, w, grad.dtype):
-            dy = grad[down.made, right.made]
+            dy = grad[down.written, right.written]
             if out is not None:
-                dy = torch.ops.aten.threshold_backward(dy, out[down.made, right.made], 0)  # the ReLU's
+                dy = torch.ops.aten.threshold_backward(dy, out[down.written, right.written], 0)  # the ReLU's
             dY = torch.mm(down.A.T, dy.flatten(1)).view(f, -1, n * k)
             dY = torch.bmm(right.A.T.expand(f, -1, -1), dY).view(f * f, -1, k)
             if dU is not None:
@@ -131,16 +140,16 @@ class _Convolve(torch.autograd.Function):
 
 
 class _Piece(NamedTuple):
-    """A piece of a side: which pixels it reads and makes, and its B and A, sorted by product, then by tile."""
+    """A piece of a side: the pixels it reads and writes, and its B and A, sorted by product, then by tile."""
 
     read: slice
-    made: slice
+    written: slice
     B: Tensor
     A: Tensor
 
 
 def _analyse(x: Tensor, down: _Piece, right: _Piece) -> Tensor:
-    """B x Bᵀ of a patch: (products, tiles and pictures, channels)."""
+    """Return B x Bᵀ of a patch: (products, tiles and images, channels)."""
     (n, c), f = x.shape[2:], len(down.B)
     X = torch.mm(down.B, x[down.read, right.read].flatten(1)).view(f, -1, n * c)
     return torch.bmm(right.B.expand(f, -1, -1), X).view(f * f, -1, c)
@@ -148,12 +157,12 @@ def _analyse(x: Tensor, down: _Piece, right: _Piece) -> Tensor:
 
 @cache
 def _patches(tile: Tile, h: int, w: int, dtype: torch.dtype) -> list[tuple[_Piece, _Piece]]:
-    """A picture cut into patches."""
+    """Divide an image into patches."""
     return list(product(_pieces(tile, h, 1, dtype), _pieces(tile, w, WIDE, dtype)))
 
 
 def _pieces(tile: Tile, size: int, tiles: int, dtype: torch.dtype) -> list[_Piece]:
-    """A side of this many pixels cut into pieces of so many tiles; what lies beyond the edges is zero, and left out."""
+    """Divide a side of `size` pixels into pieces of `tiles` tiles; pixels beyond the edges are zero and are skipped."""
     (f, reach), each, tiles = tile.B.shape, len(tile.A), min(tiles, -(-size // tile.step))
     step, pieces = tiles * tile.step, []
     B, A = np.zeros((f, tiles, step - tile.step + reach)), np.zeros((tiles, each, f, tiles))
@@ -162,8 +171,8 @@ def _pieces(tile: Tile, size: int, tiles: int, dtype: torch.dtype) -> list[_Piec
         A[i, :, :, i] = tile.A
     for start in range(0, size, step):
         low, high = max(start - 1, 0), min(start - 1 + B.shape[2], size)
-        made = slice(start * tile.up, min(start + step, size) * tile.up)
+        written = slice(start * tile.up, min(start + step, size) * tile.up)
         b = B.reshape(f * tiles, -1)[:, low - start + 1 : high - start + 1]
-        a = A.reshape(tiles * each, -1)[: made.stop - made.start]
-        pieces.append(_Piece(slice(low, high), made, torch.tensor(b, dtype=dtype), torch.tensor(a, dtype=dtype)))
+        a = A.reshape(tiles * each, -1)[: written.stop - written.start]
+        pieces.append(_Piece(slice(low, high), written, torch.tensor(b, dtype=dtype), torch.tensor(a, dtype=dtype)))
     return pieces

@@ -1,4 +1,4 @@
-"""Moments of a batch, and their gradients, against torch's own differentiation of the definition."""
+"""Moments of a batch and their gradients, compared with torch's differentiation of the definition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitrail.nets.feature_moments import class_moments
 
 
 def plain(layers: list[Tensor], y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """E[ψ] and E[ψ²], class by class; zeros where there is no picture."""
+    """E[ψ] and E[ψ²], class by class; zeros where there is no image."""
     f = torch.cat([layer.flatten(1) for layer in layers], 1)
     none = f.new_zeros(f.shape[1])
     of = [f[y == c] for c in range(classes)]
@@ -24,7 +24,7 @@ def test_moments_and_gradients_do_not_depend_on_the_layout(classes: int, pixels_
     draw = torch.Generator().manual_seed(0)
     shapes = [(6, 3, 4, 4), (6, 5, 2, 2), (6, 7, 1, 1)]
     layers = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
-    if pixels_first:  # in memory (h, w, n, c), as ψ gives them where it is differentiated
+    if pixels_first:  # in memory (h, w, n, c), as ψ returns them with gradients
         layers = [f.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1) for f in layers]
     layers = [f.requires_grad_() for f in layers]
     y = torch.tensor([0, 2, 2, 0, 0, 3]) % classes

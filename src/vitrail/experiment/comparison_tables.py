@@ -15,9 +15,9 @@ from vitrail.experiment.settings import to_dict
 from vitrail.metrics.frechet import BIASED
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.tables import ARROWS
-from vitrail.report.evaluation import with_interval
+from vitrail.report.intervals import with_interval
 from vitrail.report.quantities import number, size
-from vitrail.report.tables import Table
+from vitrail.report.table import Table
 
 Key = tuple[str, str]  # a measure and the network it was taken with
 HIDDEN = ("kid", "precision", "recall", "density", "coverage", "linear-probe")  # in the CSV, or there were no room

@@ -25,7 +25,7 @@ from vitrail.metrics.evaluation import evaluate
 from vitrail.metrics.measure import Measure, with_note
 from vitrail.metrics.results_io import Column, file_digest, read
 from vitrail.models.personal import load_of_client
-from vitrail.report.evaluation import with_interval
+from vitrail.report.intervals import with_interval
 from vitrail.utils.errors import VitrailError, printable
 
 FAMILIES = ("fd-vitrail", "fid")  # those that need no labels and see a domain

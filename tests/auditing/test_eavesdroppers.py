@@ -107,7 +107,7 @@ def test_it_is_on_the_terminal_and_in_the_report_with_its_pictures(run, heard):
     assert "G&#39;s loss by message, client-1" in page
     assert "from top to bottom: the cloud; with the seed; A1, r = 0.5; A2, r = 0.5" in page
     assert (run / finding["picture"]).exists()
-    shown = page.index('<figure class="attacked">')
+    shown = page.index('<figure class="attack-image">')
     assert "data:image/png;base64," in page[shown : shown + 200]
 
 

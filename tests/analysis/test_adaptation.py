@@ -8,7 +8,7 @@ import pytest
 import vitrail
 from tests.analysis.conftest import SMALL
 from vitrail.analysis.adaptation import adapt
-from vitrail.experiment.runner import NullCallback
+from vitrail.experiment.callbacks import Callback
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.state import load as load_state
 
@@ -43,8 +43,8 @@ def test_an_interrupted_adaptation_continues_with_its_curve(folder, tmp_path):
     class Stopped(Exception):
         pass
 
-    class StopsAtOnce(NullCallback):
-        def round(self, outcome, row):
+    class StopsAtOnce(Callback):
+        def on_round_end(self, outcome, row):
             raise Stopped
 
     to, samples = "domains:solarize,erase", 20

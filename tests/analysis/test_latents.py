@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vitrail.analysis.latents import BATCH_SIZE, _sample, learn_maps
-from vitrail.models.personal import load_personal
+from vitrail.experiment.personal import load_personal
 from vitrail.nets.barlow_twins import barlow_twins
 from vitrail.utils.rng import Rng
 

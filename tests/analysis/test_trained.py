@@ -8,9 +8,9 @@ from vitrail.analysis.trained import load_run
 from vitrail.analysis.views import mean_over_images
 from vitrail.data import load
 from vitrail.data.transforms import TRANSFORMS
+from vitrail.experiment.personal import load_personal
 from vitrail.methods.base import ServerMessage
 from vitrail.metrics.evaluation import split_validation
-from vitrail.models.personal import load_personal
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 

@@ -19,9 +19,10 @@ from vitrail.data.specs import parse_partition
 from vitrail.engines.client import private_file
 from vitrail.engines.rounds import RoundResult
 from vitrail.experiment import settings as config
+from vitrail.experiment.callbacks import Callback, CallbackList
 from vitrail.experiment.plan import Plan, load_and_partition
 from vitrail.experiment.run_dir import RunDir
-from vitrail.experiment.runner import CallbackList, NullCallback, begin, resume
+from vitrail.experiment.train import resume, start_run
 from vitrail.metrics.evaluation import as_stored
 from vitrail.metrics.extractors import choose_ruler, features_of, own
 from vitrail.metrics.frechet import Gaussian, frechet
@@ -40,7 +41,7 @@ Curves = dict[str, dict[int, dict[str, float]]]  # start -> round -> client -> F
 
 
 @dataclass
-class AdaptationCurve(NullCallback):
+class AdaptationCurve(Callback):
     """Callback that computes the Fréchet distance of each client's generator after some of the rounds.
 
     Args:
@@ -57,13 +58,13 @@ class AdaptationCurve(NullCallback):
     by_round: dict[int, dict[str, float]] = field(default_factory=dict)
     save: Callable[[], None] = lambda: None
 
-    def begin(self, plan: Plan, done: int) -> None:
+    def on_run_start(self, plan: Plan, done: int) -> None:
         """Evaluate the last saved round, if the run was interrupted before its evaluation."""
         self.plan = plan
         self._evaluate(done)
 
-    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None:  # noqa: ARG002
-        self._evaluate(outcome.round + 1)
+    def on_round_end(self, result: RoundResult, row: dict[str, Any]) -> None:  # noqa: ARG002
+        self._evaluate(result.round + 1)
 
     def _evaluate(self, n: int) -> None:
         due = n in EVAL_ROUNDS or (n and n % 10 == 0) or n == self.plan.settings.rounds
@@ -151,7 +152,7 @@ def adapt(
         curve = AdaptationCurve(views, ruler, samples, curves.setdefault(name, {}), save)
         save()  # the arguments, before there is anything to continue
         callback = CallbackList(curve, watch) if watch else curve
-        resume(folder.path, watch=callback) if folder.settings.exists() else begin(settings, None, callback)
+        resume(folder.path, callbacks=[callback]) if folder.settings.exists() else start_run(settings, None, callback)
         _draw_curves(curves, ruler, out / "adaptation.png")
         _write_images(out / f"{folder.path.name}.png", curve)
     return curves

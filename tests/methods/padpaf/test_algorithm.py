@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 import vitrail
 from tests.federation import digits, federate, quick, same
 from vitrail.cli.main import app
+from vitrail.experiment.personal import fixed, load_joined, load_personal
 from vitrail.methods.base import Model, ServerMessage, Sums
 from vitrail.methods.padpaf import algorithm
 from vitrail.methods.padpaf.losses import d_loss, g_loss
 from vitrail.models.model_file import load, open_model, save_model
-from vitrail.models.personal import fixed, load_joined, load_personal
 from vitrail.nets.barlow_twins import OFF_DIAGONAL, barlow_twins
 from vitrail.nets.content_style import initialise
 from vitrail.nets.flat import tensor_sizes, to_vector

@@ -37,7 +37,7 @@ def test_a_public_report_shows_no_personal_grid(folder, tmp_path):
     write_report([folder], tmp_path / "own.html")
     write_report([folder], tmp_path / "public.html", private=False)
     own, public = ((tmp_path / f"{name}.html").read_text() for name in ("own", "public"))
-    assert "What each client draws" in own
+    assert "Generated images of each client" in own
     assert "zoom-out" in own
-    assert "What each client draws" not in public
+    assert "Generated images of each client" not in public
     assert own.count("data:image/png") == public.count("data:image/png") + 3

@@ -1,4 +1,4 @@
-"""A run run for use: the networks are those of training, the pictures those that clients would see."""
+"""A run loaded for analysis: its networks are those of training, its images those that clients would see."""
 
 import numpy as np
 import pytest
@@ -46,8 +46,8 @@ def test_test_images_are_held_out_images_through_each_clients_transform(run):
         bytes_ = (seen.clamp(0, 1) * 255).round().byte().numpy()
         assert np.array_equal(views.test.images.pixels[views.test.client == k], bytes_)
     assert np.array_equal(views.test.images.labels[views.test.client == 1], test_part.labels)
-    held = views.train.source[views.train.client == 0]
-    assert np.array_equal(views.train.images.pixels[views.train.client == 0], 255 - data.train.pixels[held])
+    own = views.train.source[views.train.client == 0]
+    assert np.array_equal(views.train.images.pixels[views.train.client == 0], 255 - data.train.pixels[own])
 
 
 def test_an_image_that_several_clients_see_counts_once_in_an_interval():

@@ -105,7 +105,7 @@ def test_the_attack_is_in_the_output_and_in_the_report_with_its_images(run, audi
     assert "G&#39;s loss by message, client-1" in page
     assert "top to bottom: the cloud; with the seed; A1, r = 0.5; A2, r = 0.5" in page
     assert (run / finding["picture"]).exists()
-    shown = page.index('<figure class="attacked">')
+    shown = page.index('<figure class="attack-image">')
     assert "data:image/png;base64," in page[shown : shown + 200]
 
 

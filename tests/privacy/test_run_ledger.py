@@ -29,10 +29,10 @@ def test_a_finished_run_of_0_1_0_that_is_resumed_has_one_closing_entry(run):
 class Stops:
     """Interrupts a run after its second round."""
 
-    def begin(self, *_): ...
-    def during(self, *_): ...
-    def end(self, *_): ...
-    def round(self, outcome, _):
+    def on_run_start(self, *_): ...
+    def on_reply(self, *_): ...
+    def on_run_end(self, *_): ...
+    def on_round_end(self, outcome, _):
         if outcome.round == 1:
             raise KeyboardInterrupt
 
@@ -41,7 +41,7 @@ class Stops:
 def interrupted(tmp_path):
     how = {**MOMENTS, "rounds": 3, "privacy": "mask-update", "epsilon": 9.8}
     with pytest.raises(KeyboardInterrupt):
-        vitrail.train("prism", out=str(tmp_path / "run"), watch=Stops(), **how)
+        vitrail.train("prism", out=str(tmp_path / "run"), callbacks=[Stops()], **how)
     return tmp_path / "run"
 
 

@@ -1,4 +1,4 @@
-"""A real browser, one for all tests."""
+"""One real browser for all tests."""
 
 import shutil
 
@@ -12,7 +12,7 @@ SWITCHES = (
 
 @pytest.fixture(scope="session")
 def browser():
-    """Chromium as it is installed."""
+    """The installed Chromium."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not found:

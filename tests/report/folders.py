@@ -1,4 +1,4 @@
-"""Made-up run folders: small, and with whatever a test wants in them."""
+"""Small artificial run folders for tests."""
 
 import json
 
@@ -20,7 +20,7 @@ SETTINGS = {
 
 
 def row(number, *, clients=2, **more):
-    """A line of metrics.jsonl as runs write it."""
+    """One line of metrics.jsonl."""
     names = [f"client-{i}" for i in range(clients)]
     return {
         "round": number,
@@ -42,12 +42,12 @@ def row(number, *, clients=2, **more):
 def evaluation(value=12.3):
     """An evaluation.json of one model."""
     measure = {"name": "fd", "value": value, "low": 11.0, "high": 13.6, "extractor": "vitrail-cifar"}
-    more = {"n_real": 1000, "n_fake": 5000, "better": "lower", "note": "made up"}
+    more = {"n_real": 1000, "n_fake": 5000, "better": "lower", "note": "a remark"}
     columns = [{"name": "stored model", "file": "model.safetensors", "measures": [measure | more]}]
-    return {"vitrail": "0.1.0", "data": "mnist5k", "real": "1000 held-out pictures", "columns": columns}
+    return {"vitrail": "0.1.0", "data": "mnist5k", "real": "1000 held-out images", "columns": columns}
 
 
-def picture(path, shade):
+def write_image(path, shade):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", (40, 32), shade).save(path)
 
@@ -55,7 +55,7 @@ def picture(path, shade):
 def make_run(
     path, rows=None, *, settings=None, about=None, finished=True, grids=(1, 2, 3), partition=True, evaluated=None
 ):
-    """Write a run's folder."""
+    """Write the folder of a run."""
     path.mkdir(parents=True)
     lines = [f"{k} = {json.dumps(v)}" for k, v in (SETTINGS | (settings or {})).items()]
     path.joinpath("settings.toml").write_text(
@@ -64,14 +64,14 @@ def make_run(
     rows = [row(n) for n in range(3)] if rows is None else rows
     path.joinpath("metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     for n in grids:
-        picture(path / "samples" / f"round-{n:04d}.png", 20 * n)
+        write_image(path / "samples" / f"round-{n:04d}.png", 20 * n)
     if partition:
-        picture(path / "partition.png", 255)
+        write_image(path / "partition.png", 255)
     if finished:
-        said = {"vitrail": "0.1.0", "privacy": "not private: nothing was noised", **(about or {})}
-        tree = {"format": 1, "kind": "masked", "names": ["0"], "about": said, "model": {"mask": torch.zeros(8)}}
+        description = {"vitrail": "0.1.0", "privacy": "not private: nothing was noised", **(about or {})}
+        tree = {"format": 1, "kind": "masked", "names": ["0"], "about": description, "model": {"mask": torch.zeros(8)}}
         state.save(path / "model.safetensors", tree)
-        picture(path / "samples.png", 20 * grids[-1] if grids else 9)
+        write_image(path / "samples.png", 20 * grids[-1] if grids else 9)
     if evaluated:
         path.joinpath("evaluation.json").write_text(json.dumps(evaluated))
     return path

@@ -1,4 +1,4 @@
-"""The page as a person meets it, in a real browser."""
+"""The page in a real browser."""
 
 import re
 from itertools import pairwise
@@ -13,29 +13,31 @@ BAD = "<script>window.hacked=1</script>"
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """One run, and a comparison; long and hostile names among them."""
-    place = tmp_path_factory.mktemp("runs")
-    left = {"client-with-a-very-long-name-" * 4: "did not answer in time, for the third time in a row", BAD: BAD}
-    rows = [row(0, fd=30.0), row(1, fd=12.0, excluded=left), row(2, fd=14.0)]
-    one = make_run(place / "a-run-with-a-name-that-goes-on-and-on-and-on-for-no-reason", rows, evaluated=evaluation())
-    two = make_run(place / f"b{BAD.replace('/', '')}", rows, settings={"seed": 1, "partition": "dirichlet:0.3"})
-    three = make_run(place / "c", [row(n, **{f"metric{i}": 1.0 for i in range(6)}) for n in range(3)])
-    write_report([one], place / "one.html")
-    write_report([one, two, three], place / "many.html")
-    return {"one": place / "one.html", "many": place / "many.html"}
+    """One run, and a comparison; with long and hostile names."""
+    folder = tmp_path_factory.mktemp("runs")
+    excluded = {"client-with-a-very-long-name-" * 4: "did not reply in time, for the third time in a row", BAD: BAD}
+    rows = [row(0, fd=30.0), row(1, fd=12.0, excluded=excluded), row(2, fd=14.0)]
+    one = make_run(
+        folder / "a-run-with-a-very-long-name-that-does-not-fit-into-one-line-of-a-page", rows, evaluated=evaluation()
+    )
+    two = make_run(folder / f"b{BAD.replace('/', '')}", rows, settings={"seed": 1, "partition": "dirichlet:0.3"})
+    three = make_run(folder / "c", [row(n, **{f"metric{i}": 1.0 for i in range(6)}) for n in range(3)])
+    write_report([one], folder / "one.html")
+    write_report([one, two, three], folder / "many.html")
+    return {"one": folder / "one.html", "many": folder / "many.html"}
 
 
 @pytest.fixture
 def visit(browser, pages):
-    """Opens a page in a context of its own; at the end nothing may have gone wrong or been asked of the network."""
-    contexts, troubles, asked = [], [], []
+    """Open a page in a new context; at the end, check that there were no errors and no network requests."""
+    contexts, errors, requests = [], [], []
 
     def go(name="one", media="screen", **context):
         contexts.append(browser.new_context(**{"viewport": {"width": 1000, "height": 800}} | context))
         page = contexts[-1].new_page()
-        page.on("console", lambda m: troubles.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda e: troubles.append(str(e)))
-        page.on("request", lambda r: asked.append(r.url))
+        page.on("console", lambda m: errors.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda e: errors.append(str(e)))
+        page.on("request", lambda r: requests.append(r.url))
         page.emulate_media(media=media)
         page.goto(pages[name].as_uri())
         return page
@@ -43,36 +45,36 @@ def visit(browser, pages):
     yield go
     for context in contexts:
         context.close()
-    assert troubles == []
-    assert {url for url in asked if not url.startswith("data:")} <= {path.as_uri() for path in pages.values()}
+    assert errors == []
+    assert {url for url in requests if not url.startswith("data:")} <= {path.as_uri() for path in pages.values()}
 
 
 def contrast(page, selector, of="color"):
-    """WCAG contrast between what is drawn and the page's ground."""
-    ink, ground = page.evaluate(
+    """WCAG contrast between an element and the page's background."""
+    foreground, background = page.evaluate(
         """([selector, of]) => [getComputedStyle(document.querySelector(selector))[of],
         getComputedStyle(document.body).backgroundColor]""",
         [selector, of],
     )
 
-    def luminance(colour):
-        channels = [int(c) / 255 for c in re.findall(r"\d+", colour)[:3]]
+    def luminance(color):
+        channels = [int(c) / 255 for c in re.findall(r"\d+", color)[:3]]
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    light, dark = sorted([luminance(ink), luminance(ground)], reverse=True)
+    light, dark = sorted([luminance(foreground), luminance(background)], reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
 def shown(page):
-    """The captions of the grids that can be seen."""
+    """Captions of the visible grids."""
     frames = page.locator(".frame:visible")
     return [frames.nth(i).locator("figcaption").text_content() for i in range(frames.count())]
 
 
-def test_moving_the_slider_changes_the_grid_and_the_rounds_text(visit):
+def test_moving_the_slider_changes_the_grid_and_the_text_of_the_round(visit):
     page = visit()
-    assert shown(page) == ["Round 3, the stored model"]
+    assert shown(page) == ["Round 3, stored model"]
     before = page.locator(".frame:visible img").get_attribute("src")
     page.locator("input[type=range]").fill("0")
     assert shown(page) == ["Round 1"]
@@ -80,7 +82,7 @@ def test_moving_the_slider_changes_the_grid_and_the_rounds_text(visit):
     assert page.locator(".frame:visible img").get_attribute("src") != before
 
 
-def test_the_grid_follows_while_the_slider_is_dragged_and_the_slider_keeps_its_place(visit):
+def test_dragging_the_slider_changes_the_grid_without_moving_the_slider(visit):
     page = visit()
     slider = page.locator("input[type=range]")
     slider.scroll_into_view_if_needed()
@@ -93,7 +95,7 @@ def test_the_grid_follows_while_the_slider_is_dragged_and_the_slider_keeps_its_p
     page.mouse.up()
 
 
-def test_the_slider_is_moved_by_keys_and_says_the_round(visit):
+def test_the_slider_responds_to_keys_and_announces_the_round(visit):
     page = visit()
     slider = page.get_by_label("Round", exact=True)
     slider.focus()
@@ -104,7 +106,7 @@ def test_the_slider_is_moved_by_keys_and_says_the_round(visit):
     assert slider.get_attribute("aria-valuetext") == "Round 1"
 
 
-def test_play_goes_through_the_rounds_and_stops_at_the_end(visit):
+def test_play_shows_the_rounds_and_stops_at_the_end(visit):
     page = visit()
     page.clock.install()
     play = page.locator(".play")
@@ -112,44 +114,44 @@ def test_play_goes_through_the_rounds_and_stops_at_the_end(visit):
     assert shown(page) == ["Round 1"]
     assert play.text_content() == "Pause"
     page.clock.run_for(5000)
-    assert shown(page) == ["Round 3, the stored model"]
+    assert shown(page) == ["Round 3, stored model"]
     assert play.text_content() == "Play"
 
 
-def test_sliders_of_a_comparison_move_one_by_one(visit):
+def test_sliders_of_a_comparison_are_independent(visit):
     page = visit("many")
     page.locator("details.run > summary").nth(0).click()
     page.locator("details.run > summary").nth(1).click()
     page.locator("#run1 input[type=range]").fill("0")
-    assert shown(page) == ["Round 3, the stored model", "Round 1"]
+    assert shown(page) == ["Round 3, stored model", "Round 1"]
 
 
 @pytest.mark.parametrize("name", ["one", "many"])
-def test_a_phone_needs_no_sideways_scrolling(visit, name):
+def test_a_phone_needs_no_horizontal_scrolling(visit, name):
     page = visit(name, viewport={"width": 360, "height": 700})
     page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_dark_mode_changes_ground_and_charts_and_both_are_legible(visit):
-    ground = "getComputedStyle(document.body).backgroundColor"
-    letters = "getComputedStyle(document.querySelector('.chart svg text')).fill"
+def test_light_and_dark_mode_differ_and_are_both_legible(visit):
+    background = "getComputedStyle(document.body).backgroundColor"
+    text = "getComputedStyle(document.querySelector('.chart svg text')).fill"
     light, dark = visit(color_scheme="light"), visit(color_scheme="dark")
-    assert light.evaluate(ground) != dark.evaluate(ground)
-    assert light.evaluate(letters) != dark.evaluate(letters)
+    assert light.evaluate(background) != dark.evaluate(background)
+    assert light.evaluate(text) != dark.evaluate(text)
     for page in (light, dark):
         assert contrast(page, "body") >= 7
-        for selector in (".tiles .detail", ".under", ".numbers > summary", ".what dt"):
+        for selector in (".tiles .detail", ".remark", ".numbers > summary", ".overview dt"):
             assert contrast(page, selector) >= 4.5
         assert contrast(page, ".chart svg text", "fill") >= 4.5
         assert contrast(page, ".legend .c1") >= 3
 
 
 @pytest.mark.parametrize("name", ["one", "many"])
-def test_paper_shows_first_middle_and_last_grid_no_slider_and_cuts_nothing(visit, name):
+def test_print_shows_first_middle_and_last_grid_and_all_tables(visit, name):
     page = visit(name, "print", viewport={"width": 680, "height": 900}, color_scheme="dark")
     assert page.locator(".control:visible, .copy:visible").count() == 0
-    assert shown(page) == ["Round 1", "Round 2", "Round 3, the stored model"] * (1 if name == "one" else 3)
+    assert shown(page) == ["Round 1", "Round 2", "Round 3, stored model"] * (1 if name == "one" else 3)
     assert page.locator("table:visible").count() == page.locator("table").count() > 2
     assert page.evaluate("document.documentElement.scrollWidth") <= 680
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -157,22 +159,22 @@ def test_paper_shows_first_middle_and_last_grid_no_slider_and_cuts_nothing(visit
     assert contrast(page, ".chart svg text", "fill") >= 4.5
 
 
-def test_without_scripts_the_last_grid_is_shown_and_no_dead_control(visit):
+def test_without_scripts_the_last_grid_is_shown_without_controls(visit):
     page = visit(java_script_enabled=False)
-    assert shown(page) == ["Round 3, the stored model"]
+    assert shown(page) == ["Round 3, stored model"]
     assert page.locator("button:visible, input:visible").count() == 0
 
 
 @pytest.mark.parametrize("name", ["one", "many"])
-def test_hostile_names_are_text(visit, name):
+def test_hostile_names_are_shown_as_text(visit, name):
     page = visit(name)
     assert page.evaluate("window.hacked") is None
-    assert page.locator("th", has_text=BAD).count() == {"one": 1, "many": 2}[name]  # once a run that left it out
+    assert page.locator("th", has_text=BAD).count() == {"one": 1, "many": 2}[name]  # once per run that excluded it
     assert page.locator("script").count() == 1
 
 
 @pytest.mark.parametrize(("policy", "hacked"), [("Content-Security-Policy", None), ("", 1)])
-def test_the_policy_stops_a_script_that_is_not_the_pages_own(browser, pages, tmp_path, policy, hacked):
+def test_the_content_policy_blocks_foreign_scripts(browser, pages, tmp_path, policy, hacked):
     html = pages["one"].read_text().replace("<main>", f"<main>{BAD}", 1).replace("Content-Security-Policy", policy)
     (tmp_path / "changed.html").write_text(html)
     page = browser.new_page()
@@ -181,7 +183,7 @@ def test_the_policy_stops_a_script_that_is_not_the_pages_own(browser, pages, tmp
     page.close()
 
 
-def test_copying_gives_the_settings_whole(visit):
+def test_the_copy_button_copies_all_settings(visit):
     page = visit(permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy settings.toml").click()
     page.get_by_text("Copied").wait_for()
@@ -189,12 +191,12 @@ def test_copying_gives_the_settings_whole(visit):
 
 
 @pytest.mark.parametrize("name", ["one", "many"])
-def test_the_structure_serves_those_who_do_not_see(visit, name):
+def test_headings_images_tables_and_inputs_are_accessible(visit, name):
     page = visit(name)
     levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4,h5')].map(h => Number(h.tagName[1]))")
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
-    for nothing in ("img:not([alt])", "img[alt='']", "th:not([scope])", "table:not(:has(caption))", "html:not([lang])"):
-        assert page.locator(nothing).count() == 0, nothing
+    for missing in ("img:not([alt])", "img[alt='']", "th:not([scope])", "table:not(:has(caption))", "html:not([lang])"):
+        assert page.locator(missing).count() == 0, missing
     assert page.evaluate("[...document.querySelectorAll('input')].every(i => i.labels.length === 1)")
     assert page.locator("[role=img][aria-label*='at round']").count() > 0

@@ -1,9 +1,8 @@
-"""PaDPaF's generator in two parts that are never in one vector: content, which all clients share, and style.
+"""The generator of PaDPaF in two separate modules, content and style: x = G^c(z^c, G^s(z^s), y) (Appendix B).
 
-x = G^c(z^c, G^s(z^s), y): a ResNet (Gulrajani et al. 2017) whose convolutions are content; style enters through
-conditional BatchNorm alone (De Vries et al. 2017), whose maps belong to the style. Where there are labels, style
-conditions one half of the channels and the label the other (PaDPaF, Appendix B). BatchNorm's statistics belong to
-neither part: in training they are the batch's, and a finished generator computes them from noise.
+Content is the convolutions of a ResNet (Gulrajani et al. 2017). Style enters only through conditional BatchNorm (De
+Vries et al. 2017), whose maps belong to the style; with labels, style conditions half of the channels, the label the
+others. BatchNorm's statistics belong to neither: batch statistics in training, calibrated with noise afterwards.
 """
 
 from __future__ import annotations
@@ -22,44 +21,52 @@ from vitrail.utils.rng import Rng
 
 
 class StyleMap(nn.Linear):
-    """γ and β of some channels from a style vector; near 1 and 0 at first."""
+    """γ and β of some channels from a style vector; initially near 1 and 0."""
 
-    def begin(self, draw: torch.Generator) -> None:
+    def init_weights(self, draw: torch.Generator) -> None:
         nn.init.normal_(self.weight, 0, 0.02, generator=draw)
         self.bias.data[: len(self.bias) // 2] = 1
         self.bias.data[len(self.bias) // 2 :] = 0
 
 
 class LabelMap(nn.Embedding):
-    """γ and β of some channels from a label; near 1 and at 0 at first."""
+    """γ and β of some channels from a label; initially near 1, and 0."""
 
-    def begin(self, draw: torch.Generator) -> None:
+    def init_weights(self, draw: torch.Generator) -> None:
         half = self.embedding_dim // 2
         nn.init.normal_(self.weight[:, :half], 1, 0.02, generator=draw)
         nn.init.zeros_(self.weight[:, half:])
 
 
-class Equalised(nn.Linear):
-    """StyleGAN's mapping layer: weights of unit scale that learn at a tenth of the rate (Karras et al. 2019)."""
+class EqualizedLinear(nn.Linear):
+    """Mapping layer of StyleGAN: equalized learning rate with a multiplier of 0.1 (Karras et al. 2019)."""
 
-    slow = 0.1
+    lr_multiplier = 0.1
 
-    def begin(self, draw: torch.Generator) -> None:
-        nn.init.normal_(self.weight, 0, 1 / self.slow, generator=draw)
+    def init_weights(self, draw: torch.Generator) -> None:
+        nn.init.normal_(self.weight, 0, 1 / self.lr_multiplier, generator=draw)
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        scale = self.slow * math.sqrt(2 / self.in_features)
-        return F.leaky_relu(F.linear(x, self.weight * scale, self.bias * self.slow), 0.2)
+        scale = self.lr_multiplier * math.sqrt(2 / self.in_features)
+        return F.leaky_relu(F.linear(x, self.weight * scale, self.bias * self.lr_multiplier), 0.2)
 
 
 def label_maps(features: int, classes: int, layers: int) -> nn.ModuleList:
-    """The label's half of every conditional BatchNorm; none without labels."""
+    """Create the label half of every conditional BatchNorm; empty without labels."""
     return nn.ModuleList(LabelMap(classes, 2 * (features - features // 2)) for _ in range(layers if classes else 0))
 
 
 class Content(nn.Module):
-    """G^c without its BatchNorm: what is federated. With `labelled` it also owns the maps from labels."""
+    """G^c without BatchNorm: the federated part of the generator.
+
+    Args:
+        shape: Channels, height and width of an image.
+        classes: Number of labels; 0 without.
+        features: Channels of every layer.
+        latent: Dimension of z^c.
+        labelled: Whether the maps from labels belong to content, not to style.
+    """
 
     def __init__(
         self, shape: tuple[int, int, int], classes: int, features: int, latent: int, labelled: bool = False
@@ -85,12 +92,17 @@ class Content(nn.Module):
 
 
 class Style(nn.Module):
-    """What is private of the generator: the vectorizer G^s: z^s -> s, and the maps from s to BatchNorm's γ and β."""
+    """The private part of the generator: the vectorizer G^s: z^s -> s, and the maps from s to BatchNorm's γ and β.
+
+    Args:
+        content: The content module that it belongs to; only its sizes are used.
+        depth: Layers of the vectorizer.
+    """
 
     def __init__(self, content: Content, depth: int) -> None:
         super().__init__()
         f, latent, classes = content.features, content.latent, content.classes
-        self.vectorizer = nn.Sequential(*(Equalised(latent, latent) for _ in range(depth)))
+        self.vectorizer = nn.Sequential(*(EqualizedLinear(latent, latent) for _ in range(depth)))
         styled = f // 2 if classes else f
         self.maps = nn.ModuleList(StyleMap(latent, 2 * styled) for _ in range(content.layers))
         self.labels = label_maps(f, 0 if len(content.labels) else classes, content.layers)
@@ -101,14 +113,14 @@ class Style(nn.Module):
 
 
 def parts_of(tree: Mapping[str, Any]) -> tuple[Content, Style]:
-    """Both parts, not yet trained, of the sizes that a model's tree names."""
+    """Create untrained content and style with the sizes in the tree of a model file."""
     sizes = tree["width"], tree["latent"], tree["label_maps"] == "federated"
     content = Content(tuple(tree["shape"]), tree["classes"], *sizes)
     return content, Style(content, tree["style_depth"])
 
 
 class ContentStyleGenerator(nn.Module):
-    """Content and a client's style as one generator of z = (z^c, z^s); without a style γ = 1, β = 0 and z = z^c."""
+    """Content and one client's style as a generator of z = (z^c, z^s); without style γ = 1, β = 0 and z = z^c."""
 
     def __init__(self, content: Content, style: Style | None) -> None:
         super().__init__()
@@ -124,8 +136,8 @@ class ContentStyleGenerator(nn.Module):
         styled = f // 2 if classes else f
 
         def norm(k: int, h: Tensor) -> Tensor:
-            by_style = style.maps[k](s) if style is not None else neutral(h, styled)
-            by_label = maps[k](y) if len(maps) and y is not None else neutral(h, f - styled)
+            by_style = style.maps[k](s) if style is not None else identity_map(h, styled)
+            by_label = maps[k](y) if len(maps) and y is not None else identity_map(h, f - styled)
             gamma, beta = (
                 torch.cat(both, 1)[:, :, None, None]
                 for both in zip(by_style.chunk(2, 1), by_label.chunk(2, 1), strict=True)
@@ -136,14 +148,20 @@ class ContentStyleGenerator(nn.Module):
         return out
 
 
-def neutral(h: Tensor, channels: int) -> Tensor:
-    """γ = 1 and β = 0 of some channels, for each picture."""
-    n = h.shape[0]  # len(h) would fix the size of a batch in an export
+def identity_map(h: Tensor, channels: int) -> Tensor:
+    """Return γ = 1 and β = 0 for some channels of each image."""
+    n = h.shape[0]  # len(h) would fix the batch size in an ONNX export
     return torch.cat([h.new_ones(n, channels), h.new_zeros(n, channels)], 1)
 
 
 class Fixed(nn.Module):
-    """A personal generator with one content for all pictures, or one style, each by a seed."""
+    """A personal generator with the same content, or the same style, for all images.
+
+    Args:
+        net: A generator with style.
+        content: Seed of z^c; None: z^c is not fixed.
+        style: Seed of z^s; None: z^s is not fixed.
+    """
 
     def __init__(self, net: ContentStyleGenerator, content: int | None, style: int | None) -> None:
         super().__init__()
@@ -160,11 +178,11 @@ class Fixed(nn.Module):
 
 
 def initialise(net: nn.Module, draw: torch.Generator) -> nn.Module:
-    """The published code's start: Xavier for convolutions and linear layers, γ = 1 and β = 0 where style enters."""
+    """Initialize as the published code: Xavier for convolutions and linear layers; γ near 1, β = 0 in BatchNorm."""
     with torch.no_grad():
         for m in net.modules():
-            if isinstance(m, StyleMap | LabelMap | Equalised):
-                m.begin(draw)
+            if isinstance(m, StyleMap | LabelMap | EqualizedLinear):
+                m.init_weights(draw)
             elif isinstance(m, nn.Conv2d | nn.Linear | nn.Embedding):
                 pointwise = isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)
                 weight = m.parametrizations.weight.original if hasattr(m, "parametrizations") else m.weight  # type: ignore[union-attr]

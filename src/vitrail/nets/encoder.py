@@ -1,4 +1,4 @@
-"""The encoder of PaDPaF's β-VAE, content's and style's alike: a picture to mean and log-variance of a latent vector."""
+"""The encoder of PaDPaF's β-VAE, used for content and for style."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from vitrail.nets.generators import ups
 
 
 class Encoder(nn.Module):
-    """p(z|x): convolutions that halve down to 4x4, then one dense layer."""
+    """p(z|x): strided convolutions down to 4x4, then one dense layer to mean and log-variance of z.
+
+    Args:
+        shape: Channels, height and width of an image.
+        features: Channels of every layer.
+        latent: Dimension of z.
+
+    Example:
+        >>> import torch
+        >>> mean, log_variance = Encoder((1, 8, 8), 4, 3)(torch.zeros(2, 1, 8, 8))
+        >>> mean.shape, log_variance.shape
+        (torch.Size([2, 3]), torch.Size([2, 3]))
+    """
 
     def __init__(self, shape: tuple[int, int, int], features: int, latent: int) -> None:
         super().__init__()

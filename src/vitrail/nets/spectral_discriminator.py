@@ -1,6 +1,7 @@
-"""PaDPaF's discriminators, content's and style's alike: a featurizer φ, a head, and a projector g for Barlow Twins.
+"""The discriminator of PaDPaF, used for content and for style: featurizer φ, head, and projector g for Barlow Twins.
 
-D(x, y) = y^T V φ(x) + ψ(φ(x)) (Eq. 5, Miyato & Koyama 2018), without an activation; every layer spectrally normalised.
+D(x, y) = y^T V φ(x) + ψ(φ(x)) (Eq. 5; Miyato & Koyama 2018) with identity activation; all layers have spectral
+normalization.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from vitrail.nets.resampling import mean_of_convolution
 Layer = TypeVar("Layer", nn.Conv2d, nn.Linear, nn.Embedding)
 
 
-class Spectral(nn.Module):
-    """A weight over its largest singular value, by one step of power iteration in each pass (Miyato et al. 2018).
+class SpectralNorm(nn.Module):
+    """Divide a weight by its largest singular value: one step of power iteration per pass (Miyato et al. 2018).
 
-    torch's own begins with a vector from the global random state; `warm_up_spectral_norm` begins with ones.
+    PyTorch's own version starts from the global random state; `warm_up_spectral_norm` starts from ones.
     """
 
     u: Tensor
@@ -40,18 +41,23 @@ class Spectral(nn.Module):
 
 
 def spectral(layer: Layer) -> Layer:
-    """A layer with its weight spectrally normalised."""
-    normalised = Spectral(len(layer.weight))
-    parametrize.register_parametrization(layer, "weight", normalised, unsafe=True)  # not run to see if its shape stays
+    """Add spectral normalization to the weight of a layer."""
+    norm = SpectralNorm(len(layer.weight))
+    parametrize.register_parametrization(layer, "weight", norm, unsafe=True)  # unsafe: do not run it to check the shape
     return layer
 
 
 def warm_up_spectral_norm(net: nn.Module, steps: int = 15) -> None:
-    """Begin power iteration anew, for weights that were just loaded."""
+    """Restart power iteration after weights were loaded.
+
+    Args:
+        net: A network with spectral normalization; put in training mode.
+        steps: Steps of power iteration.
+    """
     net.train()
     with torch.no_grad():
         for m in net.modules():
-            if isinstance(m, Spectral):
+            if isinstance(m, SpectralNorm):
                 m.u.fill_(1 / math.sqrt(len(m.u)))
         for _ in range(steps):
             for m in net.modules():
@@ -60,9 +66,9 @@ def warm_up_spectral_norm(net: nn.Module, steps: int = 15) -> None:
 
 
 class Block(nn.Module):
-    """Residual block: ReLU, conv3x3, ReLU, conv3x3, and where it halves a mean over 2x2 beside a conv1x1.
+    """Residual block: ReLU, conv3x3, ReLU, conv3x3; if it halves, mean over 2x2, with a conv1x1 on the bypass.
 
-    The first block of a network begins without ReLU, since its input is a picture.
+    The first block of a network has no ReLU at the start, since its input is an image.
     """
 
     def __init__(self, inside: int, outside: int, halves: bool, first: bool = False) -> None:
@@ -74,7 +80,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(self.conv1(x if self.first else F.relu(x)))
-        if self.halves:  # a mean and a 1x1 convolution commute, and the mean first is cheaper
+        if self.halves:  # mean and 1x1 convolution commute; the mean first is cheaper
             out: Tensor = mean_of_convolution(h, self.conv2) + self.bypass(F.avg_pool2d(x, 2))
         else:
             out = x + self.conv2(h)
@@ -82,7 +88,18 @@ class Block(nn.Module):
 
 
 class SpectralDiscriminator(nn.Module):
-    """φ, ψ, V and g: `features`, `head` and `project`; called, D(x, y)."""
+    """D(x, y), with φ as `features`, ψ and V in `head`, and g as `project`.
+
+    Args:
+        shape: Channels, height and width of an image.
+        classes: Number of labels; 0 without.
+        features: Channels of every layer, and dimension of φ(x).
+
+    Example:
+        >>> D = SpectralDiscriminator((1, 8, 8), 10, 4)
+        >>> D(torch.zeros(2, 1, 8, 8), torch.tensor([3, 7])).shape
+        torch.Size([2])
+    """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, features: int) -> None:
         super().__init__()
@@ -101,20 +118,20 @@ class SpectralDiscriminator(nn.Module):
         )
 
     def map(self, x: Tensor) -> Tensor:
-        """What φ(x) is the mean over places of."""
+        """Return the feature map whose mean over positions is φ(x)."""
         return F.relu(self.blocks(x.contiguous(memory_format=torch.channels_last)))  # faster on a CPU
 
     def features(self, x: Tensor) -> Tensor:
-        """φ(x)."""
+        """Return φ(x)."""
         return self.map(x).mean((2, 3))
 
     def head(self, phi: Tensor, y: Tensor | None = None) -> Tensor:
-        """Eq. 5 from φ(x)."""
+        """Return D(x, y) from φ(x) (Eq. 5)."""
         out: Tensor = self.psi(phi)[:, 0]
         return out if self.embed is None or y is None else out + (self.embed(y) * phi).sum(1)
 
     def project(self, phi: Tensor) -> Tensor:
-        """g(φ(x)), of a batch of at least two."""
+        """Return g(φ(x)) for a batch of at least two images."""
         out: Tensor = self.projector(phi)
         return out
 

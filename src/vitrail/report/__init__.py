@@ -1,8 +1,8 @@
-"""The report: one self-contained page about one run, or several side by side."""
+"""Reports: one self-contained HTML page about one run, or a comparison of several."""
 
 from __future__ import annotations
 
 from vitrail.report.page import write_report
-from vitrail.report.tables import Table
+from vitrail.report.table import Table
 
 __all__ = ["Table", "write_report"]

@@ -1,4 +1,4 @@
-"""What `vitrail audit` found, read from audit.json: lower bounds on ε beside the claim, and other attacks' figures."""
+"""Results of `vitrail audit`, read from audit.json: lower bounds on ε, and figures of other attacks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from vitrail.report.images import ReportImage, read_image
 
 
 @dataclass(frozen=True)
-class Lower:
-    """A lower bound on ε, and what was claimed."""
+class LowerBound:
+    """A lower bound on ε, and the claimed upper bound."""
 
     epsilon: float
     claimed: float
@@ -25,7 +25,7 @@ class Lower:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number, its interval, and what it is by chance."""
+    """A value with its interval, and the value of a random guess."""
 
     name: str
     value: float
@@ -47,53 +47,57 @@ class Case:
 
 @dataclass(frozen=True)
 class Curves:
-    """A line for each attacker, over messages."""
+    """One line per attacker, over messages."""
 
     title: str
     lines: Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Found:
-    """An attack."""
+class Finding:
+    """The result of one attack."""
 
     attack: str
     about: str
     note: str
-    lowers: Sequence[Lower]
+    lowers: Sequence[LowerBound]
     figures: Sequence[Figure]
     cases: Sequence[Case]
     curves: Sequence[Curves]
-    picture: ReportImage | None
+    image: ReportImage | None
     caption: str
 
 
 @dataclass(frozen=True)
-class Audited:
-    """All attacks on a run."""
+class Audit:
+    """The results of all attacks on a run."""
 
     claim: str
     verdict: str
     refuted: bool
-    findings: Sequence[Found]
+    findings: Sequence[Finding]
 
 
-def read_audit(path: Path) -> tuple[Audited | None, str]:
-    """The audit, or None where there is none, and what is wrong with it."""
+def read_audit(path: Path) -> tuple[Audit | None, str]:
+    """Read an audit.
+
+    Returns:
+        The audit, or None if there is none; and a description of the problem if it cannot be read.
+    """
     try:
         tree = json.loads(path.read_text("utf-8"))
-        findings = [_found(f, path.parent) for f in tree["findings"]]
+        findings = [_finding(f, path.parent) for f in tree["findings"]]
         claim = str(tree["claim"]["says"])
-        return Audited(claim, str(tree.get("verdict", "")), tree.get("refuted") is True, findings), ""
+        return Audit(claim, str(tree.get("verdict", "")), tree.get("refuted") is True, findings), ""
     except FileNotFoundError:
         return None, ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        return None, f"audit.json could not be read ({type(e).__name__}: {e}); `vitrail audit` writes it anew."
+        return None, f"audit.json could not be read ({type(e).__name__}: {e}); run `vitrail audit` again."
 
 
-def _found(f: dict[str, Any], folder: Path) -> Found:
+def _finding(f: dict[str, Any], folder: Path) -> Finding:
     lowers = [
-        Lower(
+        LowerBound(
             epsilon=_number(x["epsilon"]),
             claimed=_number(x["claimed"]),
             delta=_number(x["delta"]),
@@ -110,8 +114,8 @@ def _found(f: dict[str, Any], folder: Path) -> Found:
         Curves(str(c["title"]), {str(k): [_number(v) for v in line] for k, line in c["lines"].items()})
         for c in f.get("curves", [])
     ]
-    name = Path(str(f.get("picture") or "")).name  # in this folder and nowhere else
-    return Found(
+    name = Path(str(f.get("picture") or "")).name  # only files of this folder
+    return Finding(
         attack=str(f["attack"]),
         about=str(f.get("about", "")),
         note=str(f.get("note") or ""),
@@ -119,7 +123,7 @@ def _found(f: dict[str, Any], folder: Path) -> Found:
         figures=_figures(f.get("figures", [])),
         cases=cases,
         curves=curves,
-        picture=read_image(folder / name) if name else None,
+        image=read_image(folder / name) if name else None,
         caption=str(f.get("caption") or ""),
     )
 

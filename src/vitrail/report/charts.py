@@ -1,4 +1,4 @@
-"""Curves as SVG that belongs to the page: its colours, its letters, its width; the same numbers give the same bytes."""
+"""Draw curves as SVG with the colors, fonts and width of the page; equal numbers give equal bytes."""
 
 from __future__ import annotations
 
@@ -13,55 +13,64 @@ from typing import Any, Literal
 from vitrail.report.rounds import thinned
 from vitrail.utils.quantities import number, size
 
-COLOURS = 7  # --c1 to --c7 in page.css
+COLORS = 7  # --c1 to --c7 in page.css
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
 _MARKS = "os^Dv<>"
-_POINTS, _MARKED = 600, 24  # points a line has at most; points up to which each is marked
-# Matplotlib is given these colours, and the page's own take their place.
+_POINTS, _MARKED = 600, 24  # largest number of points of a line; largest number of points with markers
+# Placeholders for Matplotlib, replaced by the page's CSS variables.
 _INK, _FAINT = "#010203", "#040506"
-_LINES = [f"#0708{i:02x}" for i in range(1, COLOURS + 1)]
+_LINES = [f"#0708{i:02x}" for i in range(1, COLORS + 1)]
 _VARIABLES = {_INK: "var(--ink-soft)", _FAINT: "var(--rule)"} | {c: f"var(--c{i})" for i, c in enumerate(_LINES, 1)}
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points of one curve; `colour` counts the page's colours from 0, further ones are dashed."""
+    """Points of one curve; `color` counts the page's colors from 0, and beyond them lines are dashed."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    colour: int = 0
+    color: int = 0
     dash: int = 0
-    ring: bool = False  # a single point to be picked out
+    ring: bool = False  # one point, marked with a ring
 
     @property
     def style(self) -> str:
-        """The class that the legend's swatch has."""
-        return f"c{self.colour % COLOURS + 1} dash{(self.dash + self.colour // COLOURS) % len(_DASHES)}"
+        """CSS classes of the line in a legend."""
+        return f"c{self.color % COLORS + 1} dash{(self.dash + self.color // COLORS) % len(_DASHES)}"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures."""
+    """Label, unit and scale of an axis."""
 
     label: str
     unit: Literal["number", "bytes", "round"] = "number"
-    log: bool | None = None  # None: where the values span two decades
-    from_zero: bool = False  # an amount, whose curve would mislead if it did not start at nothing
+    log: bool | None = None  # None: if values span two decades
+    from_zero: bool = False  # for amounts, whose curves mislead if the axis does not start at zero
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn chart with its title, and in words what it shows."""
+    """A chart with its title and a text alternative."""
 
     title: str
     svg: str
-    words: str
+    description: str
     legend: Sequence[Line] = ()
 
 
 def draw(title: str, lines: Sequence[Line], x: Axis, y: Axis, name: str, *, legend: bool = True) -> Chart:
-    """Draw lines; `name` keeps the ids of one chart apart from another's on the same page."""
+    """Draw lines as one chart.
+
+    Args:
+        title: Title of the chart.
+        lines: Curves; empty ones are omitted.
+        x: Horizontal axis.
+        y: Vertical axis.
+        name: Prefix of ids in the SVG, unique on the page.
+        legend: Whether the chart has a legend, if there are several lines.
+    """
     import matplotlib
     import matplotlib.style
     from matplotlib.figure import Figure
@@ -83,7 +92,7 @@ def draw(title: str, lines: Sequence[Line], x: Axis, y: Axis, name: str, *, lege
     }
     lines = [line for line in lines if len(line.x)]
     with matplotlib.style.context("default"), matplotlib.rc_context(style), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # letters that matplotlib's own font lacks: the page's fonts have them
+        warnings.simplefilter("ignore")  # glyphs missing in Matplotlib's font; the page uses other fonts
         figure = Figure(figsize=(4.2, 2.8), layout="constrained")
         ax = figure.add_subplot()
         for line in lines:
@@ -95,8 +104,10 @@ def draw(title: str, lines: Sequence[Line], x: Axis, y: Axis, name: str, *, lege
             ax.set_ylim(bottom=0)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    words = "; ".join(_words(line, x) for line in lines if not line.ring)
-    return Chart(title, _for_page(file.getvalue(), name), words, [ln for ln in lines if legend and len(lines) > 1])
+    description = "; ".join(_describe(line, x) for line in lines if not line.ring)
+    return Chart(
+        title, _for_page(file.getvalue(), name), description, [ln for ln in lines if legend and len(lines) > 1]
+    )
 
 
 def _plot(ax: Any, line: Line) -> None:
@@ -104,10 +115,10 @@ def _plot(ax: Any, line: Line) -> None:
     ax.plot(
         [x for x, _ in points],
         [y for _, y in points],
-        color=_LINES[line.colour % COLOURS],
-        linestyle=_DASHES[(line.dash + line.colour // COLOURS) % len(_DASHES)],
+        color=_LINES[line.color % COLORS],
+        linestyle=_DASHES[(line.dash + line.color // COLORS) % len(_DASHES)],
         linewidth=1.8,
-        marker="o" if line.ring else _MARKS[line.colour % len(_MARKS)] if len(points) <= _MARKED else None,
+        marker="o" if line.ring else _MARKS[line.color % len(_MARKS)] if len(points) <= _MARKED else None,
         markersize=11 if line.ring else 3.6,
         markerfacecolor="none" if line.ring else None,
         markeredgewidth=1.6 if line.ring else 0,
@@ -115,7 +126,7 @@ def _plot(ax: Any, line: Line) -> None:
 
 
 def _scale(axis: Any, set_scale: Any, what: Axis, values: Sequence[float]) -> None:
-    """Ticks that a person reads, on a log scale where values span decades."""
+    """Set readable ticks, and a log scale if values span decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     low, high = min(values, default=0.0), max(values, default=1.0)
@@ -143,8 +154,8 @@ def _tick(value: float, unit: str) -> str:
     return f"{value / 1000:g}k" if 10_000 <= abs(value) < 1e6 else f"{value:g}"
 
 
-def _words(line: Line, x: Axis) -> str:
-    """The ends of a curve, for those who do not see it."""
+def _describe(line: Line, x: Axis) -> str:
+    """Describe the ends of a curve, for screen readers."""
 
     def at(i: int) -> str:
         where = size(line.x[i]) if x.unit == "bytes" else f"{x.label} {number(line.x[i])}"
@@ -154,7 +165,7 @@ def _words(line: Line, x: Axis) -> str:
 
 
 def _for_page(svg: str, name: str) -> str:
-    """A drawing without a size, fonts, colours, ids and document of its own."""
+    """Remove size, fonts and document header from an SVG, and use the page's colors and unique ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 aria-hidden="true" focusable="false"', svg, count=1)

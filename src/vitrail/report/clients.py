@@ -10,7 +10,7 @@ from rich.table import Table
 
 from vitrail.experiment.evaluate_clients import FAMILIES, MEAN, MEAN_BOUNDS, by_client
 from vitrail.metrics.results_io import Column
-from vitrail.report.evaluation import with_interval
+from vitrail.report.intervals import with_interval
 from vitrail.utils.errors import printable
 
 

@@ -1,23 +1,24 @@
-"""Several runs in one table: what differs between them, what they cost, how far they came."""
+"""Tables that compare runs: settings that differ, cost, distance, evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from vitrail.experiment.settings import FREE
-from vitrail.report.evaluation import key, with_interval
+from vitrail.report.evaluation import key
 from vitrail.report.facts import Facts
+from vitrail.report.intervals import with_interval
 from vitrail.report.rounds import FD, FD_NOTE, best, series
-from vitrail.report.tables import Table
+from vitrail.report.table import Table
 from vitrail.report.traffic import traffic
 from vitrail.utils.quantities import duration, number, size
 
-_ASIDE = {"method", "rounds"} | set(FREE) - {"init_from"}  # have columns of their own, or cannot change a bit
+_IGNORED = {"method", "rounds"} | set(FREE) - {"init_from"}  # have their own columns, or do not change results
 
 
 def differing(runs: Sequence[Facts]) -> list[str]:
-    """Settings in which runs differ; one that a method does not have counts only among those that have it."""
-    names = dict.fromkeys(name for run in runs for name in run.settings if name not in _ASIDE)
+    """Return the settings in which runs differ; a setting is compared only between methods that have it."""
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in _IGNORED)
     return [name for name in names if len({repr(run.settings.get(name)) for run in _having(runs, name)}) > 1]
 
 
@@ -27,22 +28,22 @@ def _having(runs: Sequence[Facts], setting: str) -> list[Facts]:
 
 
 def comparison_tables(runs: Sequence[Facts]) -> list[Table]:
-    """What the runs cost and how far they came, a row a run; then a table for each kind of model that was evaluated."""
+    """Return a table of cost and distance with one row per run, and one table per kind of evaluated model."""
     differ = differing(runs)
     fd = any(series(run.rounds, FD) for run in runs)
-    columns = ["run", "method", "what differs", "rounds", "up", "down", "model", "time"]
+    columns = ["run", "method", "differing settings", "rounds", "up", "down", "model", "time"]
     costs = Table(
         title="Cost and distance" if fd else "Cost",
         columns=[*columns, *(["last fd", "best fd"] if fd else [])],
         rows=[[*_costs(run, differ), *(_distances(run) if fd else [])] for run in runs],
-        note="Bytes are those of all clients together." + (_distance_note(runs) if fd else ""),
+        note="Bytes are totals over all clients." + (_distance_note(runs) if fd else ""),
     )
     models = dict.fromkeys(model for run in runs if run.evaluation for model in run.evaluation.models)
     return [costs, *(_evaluated(runs, model) for model in models)]
 
 
 def _evaluated(runs: Sequence[Facts], model: str) -> Table:
-    """The measures of one kind of model, in the runs that have it."""
+    """Return the measures of one kind of model, in the runs that have it."""
     found = {run.label: {key(m): m for m in run.evaluation.models.get(model, [])} for run in runs if run.evaluation}
     keys = list(dict.fromkeys(k for measures in found.values() for k in measures))
     return Table(
@@ -54,9 +55,9 @@ def _evaluated(runs: Sequence[Facts], model: str) -> Table:
 
 
 def _distance_note(runs: Sequence[Facts]) -> str:
-    rulers = sorted({run.ruler or "a network that is not named" for run in runs if series(run.rounds, FD)})
-    caution = ": compare it only between runs that used the same" if len(rulers) > 1 else ""
-    return f" fd, lower is better, was measured with {' and with '.join(rulers)}{caution}; {FD_NOTE}."
+    rulers = sorted({run.ruler or "an unknown network" for run in runs if series(run.rounds, FD)})
+    caution = ": compare it only between runs with the same network" if len(rulers) > 1 else ""
+    return f" fd (lower is better) was measured with {' and with '.join(rulers)}{caution}; {FD_NOTE}."
 
 
 def _costs(run: Facts, differ: Sequence[str]) -> list[str]:

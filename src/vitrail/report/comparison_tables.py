@@ -14,9 +14,9 @@ from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import to_dict
 from vitrail.metrics.frechet import BIASED
 from vitrail.metrics.measure import Measure
-from vitrail.report.evaluation import with_interval
 from vitrail.report.evaluation_table import ARROWS
-from vitrail.report.tables import Table
+from vitrail.report.intervals import with_interval
+from vitrail.report.table import Table
 from vitrail.utils.quantities import number, size
 
 Key = tuple[str, str]  # a measure and the network it was taken with

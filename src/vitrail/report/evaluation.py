@@ -1,22 +1,23 @@
-"""What `vitrail evaluate` measured, read from evaluation.json."""
+"""Results of `vitrail evaluate`, read from evaluation.json, as tables."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from vitrail.metrics.measure import Measure
-from vitrail.report.tables import Table
+from vitrail.report.intervals import interval
+from vitrail.report.table import Table
 from vitrail.utils.quantities import number
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Measures of each model of a run, against the same real pictures."""
+    """Measures of each model of a run, against the same real images."""
 
     data: str
     real: str
@@ -24,12 +25,16 @@ class Evaluation:
 
     @property
     def against(self) -> str:
-        """The real pictures in words."""
+        """Description of the real images."""
         return " of ".join(filter(None, [self.real, self.data]))
 
 
 def read_evaluation(path: Path) -> tuple[Evaluation | None, str]:
-    """The evaluation, or None where there is none, and what is wrong with it."""
+    """Read an evaluation.
+
+    Returns:
+        The evaluation, or None if there is none; and a description of the problem if it cannot be read.
+    """
     try:
         found = json.loads(path.read_text("utf-8"))
         models = {str(c["name"]): [_measure(m) for m in c["measures"]] for c in found["columns"]}
@@ -37,7 +42,7 @@ def read_evaluation(path: Path) -> tuple[Evaluation | None, str]:
     except FileNotFoundError:
         return None, ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        return None, f"evaluation.json could not be read ({type(e).__name__}: {e}); `vitrail evaluate` writes it anew."
+        return None, f"evaluation.json could not be read ({type(e).__name__}: {e}); run `vitrail evaluate` again."
 
 
 def _measure(m: dict[str, Any]) -> Measure:
@@ -56,23 +61,13 @@ def _measure(m: dict[str, Any]) -> Measure:
 
 
 def key(m: Measure) -> str:
-    """What two values must have in common to be compared, and which of them is better."""
-    said = ", ".join(filter(None, [m.extractor, f"{m.better} is better" if m.better else ""]))
-    return m.name + (f" ({said})" if said else "")
-
-
-def interval(m: Measure) -> str:
-    """Its bounds, or nothing where it has none."""
-    return f"{number(m.low)} to {number(m.high)}" if isfinite(m.low) and isfinite(m.high) else ""
-
-
-def with_interval(m: Measure) -> str:
-    """A value, and its bounds in brackets."""
-    return number(m.value) + (f" ({interval(m)})" if interval(m) else "")
+    """Return the column title of a measure: values with different titles cannot be compared."""
+    details = ", ".join(filter(None, [m.extractor, f"{m.better} is better" if m.better else ""]))
+    return m.name + (f" ({details})" if details else "")
 
 
 def evaluation_tables(evaluation: Evaluation) -> list[Table]:
-    """One table a model: a row a measure, notes below."""
+    """Return one table per model, with one row per measure and notes below."""
     return [
         Table(
             title=model[:1].upper() + model[1:],
@@ -85,12 +80,12 @@ def evaluation_tables(evaluation: Evaluation) -> list[Table]:
 
 
 def _row(m: Measure) -> list[str]:
-    pictures = [f"{n:,}" if n else "" for n in (m.n_fake, m.n_real)]
-    return [m.name, number(m.value), interval(m), m.better, m.extractor, *pictures]
+    counts = [f"{n:,}" if n else "" for n in (m.n_fake, m.n_real)]
+    return [m.name, number(m.value), interval(m), m.better, m.extractor, *counts]
 
 
 def _notes(measures: Sequence[Measure]) -> str:
-    """Each note once, after the names of the measures that it is about."""
+    """Return each note once, after the names of its measures."""
     about: dict[str, list[str]] = {}
     for m in measures:
         if m.note:

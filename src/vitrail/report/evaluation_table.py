@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitrail.metrics.results_io import Column
-from vitrail.report.evaluation import with_interval
+from vitrail.report.intervals import with_interval
 from vitrail.utils.errors import printable
 
 ARROWS = {"lower": "↓", "higher": "↑", "": ""}

@@ -1,4 +1,4 @@
-"""What a model file says about itself, read from its header alone."""
+"""Read the description in a model file from its header, without loading its arrays."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import struct
 from pathlib import Path
 from typing import Any
 
-_LONGEST = 100_000_000  # the format's own limit for a header
+_MAX_HEADER = 100_000_000  # the format's own limit for a header
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What a person should know of a model; nothing when the file is missing, damaged or of another kind."""
+    """Return the `about` entry of a model file; empty if the file is missing, damaged or of another kind."""
     try:
         with path.open("rb") as f:
             (length,) = struct.unpack("<Q", f.read(8))
-            if length > min(_LONGEST, path.stat().st_size):
+            if length > min(_MAX_HEADER, path.stat().st_size):
                 return {}
             header = json.loads(f.read(length))
         tree = _plain(json.loads(header["__metadata__"]["vitrail"]))
@@ -26,7 +26,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def _plain(node: Any) -> Any:
-    """A tree's plain values (state.py has its layout); in place of an array stands None."""
+    """Return the plain values of a tree (for its layout see utils/state.py); arrays become None."""
     if not isinstance(node, dict):
         return node
     ((kind, value),) = node.items()

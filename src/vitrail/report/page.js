@@ -1,4 +1,4 @@
-// The slider, the copy buttons, and details that open for paper. Without this script the last grid stands.
+// Slider, copy buttons, and details that open for printing. Without this script the last grid is shown.
 "use strict";
 
 for (const slider of document.querySelectorAll(".slider")) {
@@ -38,7 +38,7 @@ for (const slider of document.querySelectorAll(".slider")) {
   });
   range.addEventListener("input", () => { stop(); show(); });
   control.hidden = false;
-  show(); // a reloaded page may remember where the slider stood
+  show(); // a reloaded page may restore the slider's position
 }
 
 for (const code of document.querySelectorAll(".code")) {
@@ -57,11 +57,11 @@ for (const code of document.querySelectorAll(".code")) {
   button.hidden = false;
 }
 
-let opened = [];
+let closed = [];
 addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not([open])")];
-  for (const details of opened) details.open = true;
+  closed = [...document.querySelectorAll("details:not([open])")];
+  for (const details of closed) details.open = true;
 });
 addEventListener("afterprint", () => {
-  for (const details of opened) details.open = false;
+  for (const details of closed) details.open = false;
 });

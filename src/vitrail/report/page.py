@@ -1,4 +1,4 @@
-"""One or several runs as one HTML page that needs nothing but itself."""
+"""Write one self-contained HTML page about one or several runs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from typing import Any
 from vitrail.report.audit_tables import audit_charts, audit_tables
 from vitrail.report.charts import Chart
 from vitrail.report.comparison import comparison_tables
-from vitrail.report.curves import metric_charts, races, run_legend, traffic_charts
+from vitrail.report.curves import metric_charts, metric_comparisons, run_legend, traffic_charts
 from vitrail.report.evaluation import evaluation_tables
 from vitrail.report.facts import Facts, read_runs, shared_metrics
 from vitrail.report.rounds import FD, FD_NOTE, metric_names
-from vitrail.report.tables import Table, clients_table, excluded_table, rounds_table, void_rounds
+from vitrail.report.table import Table
+from vitrail.report.tables import clients_table, excluded_table, rounds_table, void_rounds
 from vitrail.report.tiles import Tile, headline, summary, what_ran
 
-_PLACE = re.compile(r"(^|:)([/~]|[A-Za-z]:\\)")  # a path that tells how a machine's folders are named
-_GRIDS = 48  # sample grids of all runs on one page
+_ABSOLUTE = re.compile(r"(^|:)([/~]|[A-Za-z]:\\)")  # an absolute path, which shows names of a machine's folders
+_MAX_GRIDS = 48  # sample grids of all runs on one page
 
 
 @dataclass(frozen=True)
 class Section:
-    """All that the page shows of one run."""
+    """Everything that the page shows about one run."""
 
-    id: str  # keeps its ids apart from other runs'
+    id: str  # prefix of its ids, unique on the page
     run: Facts
     summary: str
-    what: Sequence[Tile]
+    overview: Sequence[Tile]
     tiles: Sequence[Tile]
     metrics: Sequence[Chart]
     metrics_note: str
@@ -46,60 +47,69 @@ class Section:
     audit: Sequence[Table]
     audit_charts: Sequence[Chart]
     commands: str
-    paths: bool  # whether the settings name places on the machine that ran
+    paths: bool  # whether the settings contain absolute paths
 
 
 def write_report(
     folders: Sequence[Path], out: Path, title: str = "", tables: Sequence[Table] = (), private: bool = True
 ) -> None:
-    """Write a self-contained page about runs; `tables` come first, above all that is read from the folders.
+    """Write a self-contained HTML page about runs.
 
-    Without `private` it shows nothing of what clients keep to themselves, so that it may leave the machine.
+    Args:
+        folders: Folders of runs; several are compared.
+        out: The HTML file to write.
+        title: Title of the page; by default the name of the run.
+        tables: Tables to show first.
+        private: Whether to show grids of clients' personal generators, which are private to the clients. Use False
+            for a page that leaves the machine.
+
+    Raises:
+        VitrailError: If a folder is not that of a run, or the file cannot be written.
     """
     from vitrail.utils.atomic import write_atomically
 
-    runs = read_runs([Path(folder) for folder in folders], _GRIDS, private)
+    runs = read_runs([Path(folder) for folder in folders], _MAX_GRIDS, private)
     write_atomically(Path(out), _render(runs, title, tables).encode())
 
 
 def _render(runs: Sequence[Facts], title: str, tables: Sequence[Table]) -> str:
-    """The page; the same runs give the same text."""
+    """Return the page; equal runs give equal text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("vitrail", "report"),
-        autoescape=True,  # names of folders and clients, reasons and settings are other people's words
+        autoescape=True,  # names, reasons and settings come from others
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["drawn"] = lambda chart: Markup(chart.svg)  # noqa: S704 (matplotlib escapes its texts)
+    environment.filters["svg"] = lambda chart: Markup(chart.svg)  # noqa: S704 (Matplotlib escapes its texts)
     script, style = (files("vitrail.report").joinpath(name).read_text("utf-8") for name in ("page.js", "page.css"))
     several = len(runs) > 1
     shared = shared_metrics(runs)
-    shown: dict[str, Any] = {
-        "title": title or (f"{len(runs)} runs side by side" if several else runs[0].label),
+    context: dict[str, Any] = {
+        "title": title or (f"Comparison of {len(runs)} runs" if several else runs[0].label),
         "tables": tables,
         "runs": [_section(run, f"run{i}", shared, full=not several) for i, run in enumerate(runs)],
         "comparison": comparison_tables(runs) if several else [],
-        "races": races(runs) if several else [],
+        "metric_comparisons": metric_comparisons(runs) if several else [],
         "legend": run_legend(runs) if several else [],
         "script": Markup(script),  # noqa: S704
         "style": Markup(style),  # noqa: S704
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    return environment.get_template("page.html").render(shown)
+    return environment.get_template("page.html").render(context)
 
 
 def _section(run: Facts, id_: str, shared: Sequence[str], *, full: bool) -> Section:
-    """A run's part of the page; beside others, it leaves to the comparison what they share."""
+    """Return one run's section; in a comparison, without the metrics that are compared."""
     own = [metric for metric in metric_names(run.rounds) if metric not in shared]
     return Section(
         id=id_,
         run=run,
         summary=summary(run),
-        what=what_ran(run),
+        overview=what_ran(run),
         tiles=headline(run),
         metrics=metric_charts(run, own, id_),
         metrics_note=f"{FD}: {FD_NOTE}." if FD in own else "",
@@ -112,16 +122,16 @@ def _section(run: Facts, id_: str, shared: Sequence[str], *, full: bool) -> Sect
         audit=audit_tables(run.audit) if run.audit else (),
         audit_charts=audit_charts(run.audit, id_) if run.audit else (),
         commands=_commands(run),
-        paths=run.folder.is_absolute() or any(map(_PLACE.search, map(run.setting, ("data", "init_from", "out")))),
+        paths=run.folder.is_absolute() or any(map(_ABSOLUTE.search, map(run.setting, ("data", "init_from", "out")))),
     )
 
 
 def _commands(run: Facts) -> str:
-    """How to repeat a run, measure it and draw from it."""
+    """Return commands that repeat a run, evaluate it and sample from it."""
     folder = shlex.quote(str(run.folder))
     again = shlex.quote(f"{run.folder.name}-again")
     if run.setting("data") == "given":
-        repeat = f"# the data came from Python: vitrail.train({run.setting('method')!r}, data=..., ...) repeats the run"
+        repeat = f"# the data were given in Python: repeat with vitrail.train({run.setting('method')!r}, data=..., ...)"
     else:
         repeat = f"vitrail run settings.toml out={again}"
     return f"{repeat}\nvitrail evaluate {folder}\nvitrail sample {folder} -n 64 -o grid.png"

@@ -1,4 +1,4 @@
-"""The rounds of a run as metrics.jsonl tells them, whatever state that file is in."""
+"""Read the rounds of a run from metrics.jsonl, also if the file is incomplete or damaged."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from vitrail.utils.renamed import current_row
 
 T = TypeVar("T")
-FD = "fd"  # the measured distance between generated and real pictures; lower is better
-FD_NOTE = "a quick measure on few pictures, which ranks the rounds of a run and is no result: see vitrail evaluate"
+FD = "fd"  # Fréchet distance between generated and real images, measured during training; lower is better
+FD_NOTE = "a quick estimate from few images, which ranks the rounds of a run; for results use vitrail evaluate"
 _KNOWN = {
     *("round", "seconds", "requested", "replied", "excluded", "void", "bytes_up", "bytes_down", "up", "down"),
     *("floats_up", "floats_down"),
@@ -22,26 +22,30 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Round:
-    """One round: what it cost, who took part and what was measured."""
+    """One round: its cost, its clients and its metrics."""
 
     number: int  # counted from 1
     seconds: float
     requested: int
     replied: int
     excluded: dict[str, str]
-    void: str  # why the model stayed as it was
+    void: str  # why the round was discarded; empty: it was not
     bytes_up: int
     bytes_down: int
     up: dict[str, int]
     down: dict[str, int]
-    floats_up: int | None  # bytes of the same arrays as float32; None in runs that did not count them
+    floats_up: int | None  # bytes of the same arrays in float32; None if the run did not count them
     floats_down: int | None
     metrics: dict[str, float]
     broken: tuple[str, ...]  # metrics that were infinite or not a number
 
 
 def read_rounds(path: Path) -> tuple[list[Round], int]:
-    """All rounds in order, and how many lines could not be read; of two lines for one round the later counts."""
+    """Read all rounds.
+
+    Returns:
+        The rounds in order, the later of two lines for the same round; and the number of lines that cannot be read.
+    """
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -96,23 +100,23 @@ def _counts(value: Any) -> dict[str, int]:
 
 
 def metric_names(rounds: Sequence[Round]) -> list[str]:
-    """The metrics of a run in the order they appear, the measured distance first."""
+    """Return the metrics of a run, the distance first."""
     names = list(dict.fromkeys(name for r in rounds for name in r.metrics))
     return sorted(names, key=lambda name: name != FD)
 
 
 def series(rounds: Sequence[Round], metric: str) -> list[tuple[Round, float]]:
-    """The rounds in which a metric was measured, each with its value."""
+    """Return the rounds in which a metric was measured, with its values."""
     return [(r, r.metrics[metric]) for r in rounds if metric in r.metrics]
 
 
 def best(rounds: Sequence[Round]) -> tuple[Round, float] | None:
-    """The round with the lowest measured distance."""
+    """Return the round with the lowest distance."""
     return min(series(rounds, FD), key=lambda measured: measured[1], default=None)
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:
-    """At most so many of them, evenly spread, the first and the last among them.
+    """Return at most `most` items, evenly spaced, with the first and the last.
 
     >>> thinned(range(100), 4), thinned("ab", 4)
     ([0, 33, 66, 99], ['a', 'b'])

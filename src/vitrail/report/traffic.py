@@ -1,4 +1,4 @@
-"""What travelled, in all and against the same arrays as float32."""
+"""Bytes sent in a run, and what the same arrays would take in float32."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from vitrail.report.rounds import Round
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of all clients, each direction by itself; per_* is for one client in one round."""
+    """Bytes of all clients by direction; per_* is the mean per client and round."""
 
     up: int
     down: int
     per_up: float
     per_down: float
-    dense_up: int | None  # what the same arrays would cost as float32; None where a run did not count it
+    dense_up: int | None  # bytes of the same arrays in float32; None if the run did not count them
     dense_down: int | None
 
     def saving(self) -> float | None:
-        """How many times less travelled, both directions together, than would have as float32."""
+        """Return bytes in float32 divided by bytes sent, over both directions."""
         if self.dense_up is None or self.dense_down is None or not self.up + self.down:
             return None
         return (self.dense_up + self.dense_down) / (self.up + self.down)
 
 
 def traffic(rounds: Sequence[Round]) -> Traffic:
-    """The totals of a run."""
+    """Return the totals of a run."""
     up, down = sum(r.bytes_up for r in rounds), sum(r.bytes_down for r in rounds)
     counted = bool(rounds) and all(r.floats_up is not None and r.floats_down is not None for r in rounds)
     return Traffic(
@@ -41,11 +41,11 @@ def traffic(rounds: Sequence[Round]) -> Traffic:
     )
 
 
-def sent_so_far(rounds: Sequence[Round]) -> list[int]:
-    """Bytes up and down until the end of each round."""
+def cumulative_bytes(rounds: Sequence[Round]) -> list[int]:
+    """Return the bytes up and down until the end of each round."""
     return list(accumulate(r.bytes_up + r.bytes_down for r in rounds))
 
 
-def time_so_far(rounds: Sequence[Round]) -> list[float]:
-    """Seconds until the end of each round."""
+def cumulative_seconds(rounds: Sequence[Round]) -> list[float]:
+    """Return the seconds until the end of each round."""
     return list(accumulate(r.seconds for r in rounds))

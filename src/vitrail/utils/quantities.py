@@ -1,4 +1,4 @@
-"""Bytes, seconds and measures as a person reads them."""
+"""Format bytes, seconds, counts and measures for output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def size(n: float) -> str:
-    """Bytes in the unit that suits them.
+    """Format bytes with a suitable unit.
 
     >>> size(999), size(20_480), size(3_500_000)
     ('999 B', '20.5 kB', '3.5 MB')
@@ -18,7 +18,7 @@ def size(n: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time in at most two units.
+    """Format a duration in at most two units.
 
     >>> duration(0.25), duration(12.34), duration(165), duration(7320)
     ('0.25 s', '12.3 s', '2 min 45 s', '2 h 2 min')
@@ -32,7 +32,7 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """A measure in few letters, whatever its size.
+    """Format a value with three significant digits, or as an integer from 1000 on.
 
     >>> number(88872.3), number(0.774768), number(12.0), number(2e-7)
     ('88,872', '0.775', '12', '2e-07')
@@ -41,7 +41,7 @@ def number(value: float) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """A count with its noun.
+    """Format a count with its noun.
 
     >>> plural(1, "round"), plural(1200, "client")
     ('1 round', '1,200 clients')

@@ -1,4 +1,4 @@
-"""Fakes as they travel from a server that has the generator to clients that have the critics."""
+"""Fakes in messages, from a server that has the generator to clients that have discriminators (mdgan, gswgan)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ Form = Literal["uint8", "float16", "float32"]
 
 
 def pack(x: Tensor, form: Form) -> Array:
-    """Fakes, in [-1, 1], as what is sent: with 8 bits a value, as real pictures have, or as floats."""
+    """Return fakes in [-1, 1] in the form in which they are sent: 8 bits per value, or floats.
+
+    Args:
+        x: Generated images, in [-1, 1].
+        form: Number format.
+
+    Example:
+        >>> pack(torch.tensor([-1.0, 0.0, 1.0]), "uint8").tolist()
+        [0, 128, 255]
+    """
     return (x + 1).mul(127.5).round().to(torch.uint8).numpy() if form == "uint8" else x.numpy()
 
 
 def unpack(x: Array, y: Array | None, form: Form, device: str) -> Batch:
-    """Fakes and their labels, as they were sent."""
+    """Return received fakes as floats in [-1, 1], and their labels."""
     floats = to_float(x.copy()) if form == "uint8" else torch.from_numpy(x.astype(np.float32))
     return floats.to(device), None if y is None else torch.from_numpy(y.astype(np.int64)).to(device)
 
 
 def parts(name: str, x: Array, y: Array | None, form: Form, classes: int) -> dict[str, tuple[str, Array]]:
-    """A batch as parts of a message: x_name, and y_name where there are labels."""
-    said = {f"x_{name}": ("bytes" if form == "uint8" else form, x)}
-    return said | ({} if y is None else {f"y_{name}": (bits_for(classes - 1), y)})
+    """Return a batch as parts of a message: x_{name} and, with labels, y_{name}."""
+    images = {f"x_{name}": ("bytes" if form == "uint8" else form, x)}
+    return images | ({} if y is None else {f"y_{name}": (bits_for(classes - 1), y)})

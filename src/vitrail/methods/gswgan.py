@@ -1,19 +1,19 @@
-"""GS-WGAN: A Gradient-Sanitized Approach for Learning Differentially Private Generators, between clients.
+"""GS-WGAN: A Gradient-Sanitized Approach for Learning Differentially Private Generators, with clients.
 
 Chen, Orekondy, Fritz; NeurIPS 2020. One generator G on the server; each client has a Wasserstein critic D_k with
-gradient penalty that never leaves it. All that G learns of a client's pictures passes through the gradient of its
-critic by the fakes, so that is what is made private (Eq. 5 and 6): clipped to norm C fake by fake, then noised. A
-critic is nearly 1-Lipschitz by its penalty, so C = 1 loses little.
+gradient penalty, which it never sends. G depends on a client's images only through the gradient of D_k with respect to
+the fakes, so that gradient is sanitized (Eq. 5 and 6): clipped to norm C for each fake, then noised. The penalty makes
+a critic nearly 1-Lipschitz, so C = 1 loses little.
 
-A round: the clients whose turn it is get a pool of fakes, train D_k for a few steps on it and on their own pictures,
-and send g_i = -∂D_k(x_i)/∂x_i for the first B of them; the server takes one Adam step on their mean, backpropagated.
+Privacy: a reply is B vectors of norm at most C, whatever the client's data, so replacing the client changes it by at
+most 2C√B. The client's noise therefore protects its whole data.
 
-Privacy: an answer is B vectors of norm <= C, whatever the client's data; another client in its place moves it by at
-most 2C√B. So one client's whole data is protected, by noise of its own. The paper's amplification by drawing one of
-1000 critics in secret is not claimed: who answers follows a public rotation, and each answer counts in full.
+Differences from the paper:
 
-What differs from the paper: G and the critics are fedgan's networks (critics with GroupNorm); critics are not warmed up
-before the first round; a critic's penalty is taken between a real picture and a fake of any label, at the real one's.
+- Amplification by secretly drawing one of 1000 critics is not claimed: clients take turns in public, and every reply
+  counts in full.
+- G and the critics are fedgan's networks (critics with GroupNorm). Critics are not warmed up before the first round.
+- The penalty interpolates between a real image and a fake of any label, with the label of the real one.
 """
 
 from __future__ import annotations
@@ -39,89 +39,52 @@ from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
-LIMIT = 2.0**15  # gradients beyond it are cut to it after the noise; float16 holds it
+LIMIT = 2.0**15  # gradients are clipped to it after the noise, so that they fit float16
 
 
 @dataclass(frozen=True)
 class GsWgan(PrivateMethod):
-    """GS-WGAN's settings."""
+    """GS-WGAN: the settings, then one training iteration from top to bottom."""
 
     privacy: Annotated[
-        Literal["none", "gradient"], Field(description="gradient: clip and noise the gradient by each fake")
+        Literal["none", "gradient"],
+        Field(description="gradient: clip and noise the gradient with respect to each fake"),
     ] = "none"
     max_grad_norm: Annotated[
-        float, Field(ge=1e-6, le=1e4, description="privacy: largest norm of the gradient by one fake (C)")
+        float,
+        Field(
+            ge=1e-6, le=1e4, description="privacy: largest norm of the gradient with respect to one fake, C (paper: 1)"
+        ),
     ] = 1.0
-    active_clients: Annotated[int, Field(ge=1, description="clients that answer in a round, in turn")] = 1
-    batch_size: Annotated[int, Field(ge=2, description="fakes whose gradients come back (B)")] = 32
-    num_fakes: Annotated[int, Field(ge=2, description="fakes that a client is sent, the batch among them")] = 128
-    d_steps: Annotated[int, Field(ge=1, description="steps of a critic in a round")] = 10
-    d_batch_size: Annotated[int, Field(ge=1, description="pictures, and fakes, in a critic's step")] = 32
+    active_clients: Annotated[int, Field(ge=1, description="clients that take part in a round, in turn (paper: 1)")] = 1
+    batch_size: Annotated[int, Field(ge=2, description="fakes whose gradients are returned, B")] = 32
+    num_fakes: Annotated[int, Field(ge=2, description="fakes sent to a client, including the batch")] = 128
+    d_steps: Annotated[int, Field(ge=1, description="steps of a critic per round")] = 10
+    d_batch_size: Annotated[int, Field(ge=1, description="real images, and fakes, per step of a critic")] = 32
     gradient_penalty: Annotated[
-        float, Field(ge=0, le=1e6, description="weight of the critic's gradient penalty (λ)")
+        float, Field(ge=0, le=1e6, description="weight of the critic's gradient penalty, λ (paper: 10)")
     ] = 10.0
-    width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the picture")] = 32
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="noise dimensions")] = 100
+    width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the image")] = 32
+    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimensions of the noise z")] = 100
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate")] = 2e-4
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's first average")] = 0.5
-    fake_dtype: Annotated[fakes.Form, Field(description="how fakes travel")] = "uint8"
-    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="how gradients travel")] = "float32"
+    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1")] = 0.5
+    fake_dtype: Annotated[fakes.Form, Field(description="number format of fakes in messages")] = "uint8"
+    wire_dtype: Annotated[
+        Literal["float32", "float16"], Field(description="number format of gradients in messages")
+    ] = "float32"
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
     mechanisms: ClassVar[tuple[str, ...]] = ("gradient",)
 
-    def generator(self) -> DcganGenerator:
-        """G, not yet initialised."""
-        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
-
-    def critic(self) -> DcganDiscriminator:
-        """D_k, not yet initialised."""
-        return DcganDiscriminator(self.task.shape, self.task.classes, self.width, "group")
-
-    def adam(self, net: nn.Module, state: State | None) -> torch.optim.Adam:
-        """WGAN-GP's Adam."""
-        return gan.adam(net, self.lr, (self.beta1, 0.9), state)
-
-    @property
-    def sent(self) -> int:
-        """How many fakes a client is sent."""
-        return max(self.num_fakes, self.batch_size)
-
-    @property
-    def max_replies(self) -> int:
-        """The turns of one client: the rotation shares them out evenly."""
-        return min(self.task.rounds, math.ceil(self.task.rounds * self.active_clients / self.task.clients))
-
-    def base_mechanism(self) -> Mechanism | None:
-        if self.privacy == "none":
-            return None
-        return Mechanism(
-            name="gradient",
-            unit="client",
-            adjacency="replace one",
-            sensitivity=2 * self.max_grad_norm * math.sqrt(self.batch_size),
-            why=f"the gradient by each of {self.batch_size} fakes is scaled to norm {self.max_grad_norm:g} or less, "
-            f"so two answers differ by at most 2 · {self.max_grad_norm:g} · √{self.batch_size}",
-            noise=Noise(1.0),
-            once=False,
-            leaves="the gradient of the client's critic by the fakes it was sent, clipped and noised",
-            trust="nobody: the noise is added on the client",
-        )
-
-    def reply_spec(self) -> Mapping[str, PartSpec]:
-        gradient = {"gradient": PartSpec("sum", self.wire_dtype, self.batch_size * math.prod(self.task.shape), LIMIT)}
-        one = PartSpec("sum", "float32", 1)
-        return gradient | ({} if self.mechanism else {"metric.loss_g": one, "metric.loss_d": one})
-
-    # -- server ---------------------------------------------------------------------------------------------------
+    # -- The server generates fakes for the clients whose turn it is ------------------------------------------------
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
-        """G alone: each client begins with a critic of its own."""
+        """Initialize G; each client initializes its own critic."""
         first = {"generator": to_vector(initialise(self.generator(), rng.child("generator").torch()))}
         return {**gan.init_or_warm_start(start, first), "adam": start["adam"] if start else None, "turns": {}}
 
     def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
-        """Make a pool of fakes, and ask who has had the fewest turns; in a private run, nobody more than planned."""
+        """Generate fakes, and select the clients with the fewest turns; in a private run none beyond `max_replies`."""
         turns = server["turns"]
         ready = [c for c in clients if self.mechanism is None or turns.get(c, 0) < self.max_replies]
         who = sorted(sorted(ready, key=lambda c: turns.get(c, 0))[: self.active_clients], key=list(clients).index)
@@ -134,39 +97,21 @@ class GsWgan(PrivateMethod):
         return {**server, **opened, "turns": turns | {c: turns.get(c, 0) + 1 for c in who}}, who
 
     def noise(self, seed: int) -> gan.Batch:
-        """z and labels of the pool, the same whenever they are asked for."""
+        """Return z and labels of the fakes, the same at every call."""
         return gan.latent(self.sent, self.latent_dim, self.task, Rng((seed,)).child("pool").torch())
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """The fakes; critics stay where they are."""
+        """Send the fakes."""
         return Broadcast(fakes.parts("fake", server["x"], server["y"], self.fake_dtype, self.task.classes))
 
-    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
-        """One Adam step of G on Σ_k Σ_i g_i ∂x_i/∂w / (K B)."""
-        kept = {name: server[name] for name in ("generator", "adam", "turns")}
-        if not sums.clients:  # everyone has had all turns
-            return kept
-        G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
-        optimizer = self.adam(G, server["adam"])
-        mean = torch.zeros(self.sent, *self.task.shape)
-        of_batch = sums.values["gradient"].reshape(self.batch_size, *self.task.shape)
-        mean[: self.batch_size] = torch.from_numpy((of_batch / (sums.clients * self.batch_size)).astype(np.float32))
-        G(*self.noise(server["seed"])).backward(mean.to(self.task.device))  # the same fakes, now with their history
-        optimizer.step()
-        return {**kept, "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
-
-    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """The server's generator; clients have none."""
-        return gan.product(server["generator"], self.task, self.width, self.latent_dim)
-
-    # -- client ---------------------------------------------------------------------------------------------------
+    # -- Client k trains its critic and returns sanitized gradients -------------------------------------------------
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
-        """A critic of its own."""
+        """Initialize D_k."""
         return {"critic": to_vector(initialise(self.critic(), rng.torch())), "adam": None}
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
-        """Train D_k, then give the gradient of G's loss by each fake of the batch."""
+        """Train D_k, then return the gradient of G's loss with respect to each fake of the batch."""
         D = from_vector(self.critic(), state["critic"]).to(self.task.device).train()
         optimizer = self.adam(D, state["adam"])
         x, y = fakes.unpack(message.parts["x_fake"], message.parts.get("y_fake"), self.fake_dtype, self.task.device)
@@ -185,21 +130,86 @@ class GsWgan(PrivateMethod):
         rows = g.flatten(1).cpu().numpy().astype(np.float64)
         parts: dict[str, Any] = {}
         if self.mechanism is not None:
-            rows = noised(
-                clipped_rows(rows, self.max_grad_norm).ravel(), self.mechanism.sigma, self.source(rng.child("noise"))
-            )
+            clipped = clipped_rows(rows, self.max_grad_norm)  # Eq. 5
+            rows = noised(clipped.ravel(), self.mechanism.sigma, self.source(rng.child("noise")))  # Eq. 6
         else:
-            parts |= {"metric.loss_g": loss_g.detach().mean().reshape(1).cpu().numpy()}
-            parts |= {"metric.loss_d": np.array([np.mean(losses)])}
+            parts["metric.loss_g"] = loss_g.detach().mean().reshape(1).cpu().numpy()
+            parts["metric.loss_d"] = np.array([np.mean(losses)])
         parts["gradient"] = np.clip(rows, -LIMIT, LIMIT).ravel()
         return {"critic": to_vector(D), "adam": optimizer.state_dict()["state"]}, Reply(parts)
 
+    # -- The server updates G ---------------------------------------------------------------------------------------
+
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
+        """Take an Adam step of G on Σ_k Σ_i g_i ∂x_i/∂w / (K B)."""
+        kept = {name: server[name] for name in ("generator", "adam", "turns")}
+        if not sums.clients:  # all turns are used up
+            return kept
+        G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
+        optimizer = self.adam(G, server["adam"])
+        mean = torch.zeros(self.sent, *self.task.shape)
+        of_batch = sums.values["gradient"].reshape(self.batch_size, *self.task.shape)
+        mean[: self.batch_size] = torch.from_numpy((of_batch / (sums.clients * self.batch_size)).astype(np.float32))
+        G(*self.noise(server["seed"])).backward(mean.to(self.task.device))  # the same fakes, now with their graph
+        optimizer.step()
+        return {**kept, "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
+
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+        """Return the server's generator; clients have none."""
+        return gan.product(server["generator"], self.task, self.width, self.latent_dim)
+
+    # -- What both sides know ---------------------------------------------------------------------------------------
+
+    def generator(self) -> DcganGenerator:
+        """Return G, not initialized."""
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
+
+    def critic(self) -> DcganDiscriminator:
+        """Return D_k, not initialized."""
+        return DcganDiscriminator(self.task.shape, self.task.classes, self.width, "group")
+
+    def adam(self, net: nn.Module, state: State | None) -> torch.optim.Adam:
+        """Return the Adam of a network, with WGAN-GP's β2."""
+        return gan.adam(net, self.lr, (self.beta1, 0.9), state)
+
+    @property
+    def sent(self) -> int:
+        """Number of fakes sent to a client."""
+        return max(self.num_fakes, self.batch_size)
+
+    @property
+    def max_replies(self) -> int:
+        """Turns of one client; they are distributed evenly."""
+        return min(self.task.rounds, math.ceil(self.task.rounds * self.active_clients / self.task.clients))
+
+    def base_mechanism(self) -> Mechanism | None:
+        if self.privacy == "none":
+            return None
+        return Mechanism(
+            name="gradient",
+            unit="client",
+            adjacency="replace one",
+            sensitivity=2 * self.max_grad_norm * math.sqrt(self.batch_size),
+            why=f"the gradient with respect to each of {self.batch_size} fakes is scaled to norm "
+            f"{self.max_grad_norm:g} or less, so two replies differ by at most 2 · {self.max_grad_norm:g} · "
+            f"√{self.batch_size}",
+            noise=Noise(1.0),
+            once=False,
+            leaves="the gradient of the client's critic with respect to the fakes it was sent, clipped and noised",
+            trust="nobody: the noise is added on the client",  # compared with ledgers of earlier runs: keep
+        )
+
+    def reply_spec(self) -> Mapping[str, PartSpec]:
+        gradient = {"gradient": PartSpec("sum", self.wire_dtype, self.batch_size * math.prod(self.task.shape), LIMIT)}
+        one = PartSpec("sum", "float32", 1)
+        return gradient | ({} if self.mechanism else {"metric.loss_g": one, "metric.loss_d": one})
+
 
 def critic_loss(D: nn.Module, real: gan.Batch, fake: gan.Batch, between: Tensor, penalty: float) -> Tensor:
-    """D(x̃) - D(x) + λ (|∇D(x̂)| - 1)², averaged, with x̂ on the line from a fake x̃ to a real picture x."""
+    """Return the mean of D(x̃) - D(x) + λ (|∇D(x̂)| - 1)², x̂ on the line from a fake x̃ to a real image x."""
     (x, y), (x_fake, y_fake) = real, fake
     x_hat = (between * x + (1 - between) * x_fake).requires_grad_()
     (slope,) = torch.autograd.grad(D(x_hat, y).sum(), x_hat, create_graph=True)
-    steep = (slope.flatten(1).square().sum(1) + 1e-12).sqrt()
-    loss: Tensor = D(x_fake, y_fake).mean() - D(x, y).mean() + penalty * (steep - 1).square().mean()
+    norm = (slope.flatten(1).square().sum(1) + 1e-12).sqrt()
+    loss: Tensor = D(x_fake, y_fake).mean() - D(x, y).mean() + penalty * (norm - 1).square().mean()
     return loss

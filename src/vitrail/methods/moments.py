@@ -1,13 +1,14 @@
-"""One-shot moments: clients send noised sums of features once, and the server finds a mask that matches them.
+"""One-shot moments: clients send noised sums of features once, and the server trains a mask that matches them.
 
-PRISM's loss (Eq. 1) needs only sums over each client's pictures, so these can be released once, as DP-MEPF does with
-central data (Harder, Jalali, Sutherland, Park; 2023). In round 0 every client sends its class sums (see
-privacy/feature_sums.py); all later rounds are the server's alone and follow from them, so ε does not grow. Sums add up:
-how pictures are divided among clients changes nothing but the noise. With secure aggregation the server sees the total
-alone, and each client adds only its share of one noise.
+PRISM's loss (Eq. 1) needs only sums over each client's images, so they can be released once, as DP-MEPF does with
+central data (Harder, Jalali, Sutherland, Park; TMLR 2023). All rounds after the first run on the server alone and use
+only the released sums, so ε does not grow. Sums add up: how images are divided among clients changes only the noise.
 
-Where the server sees single replies, it refuses sums that the images they count cannot give
-(privacy/feature_sums.py, Plausible).
+Differences from the paper (DP-MEPF):
+
+- Federated: each client noises its own sums; with secure aggregation each adds a share of one noise.
+- The generator is PRISM's: a mask over a frozen random network.
+- The server refuses sums that are impossible for the number of images they count (privacy/feature_sums.py, Plausible).
 """
 
 from __future__ import annotations
@@ -15,18 +16,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from vitrail.data.dataset import Images
+from vitrail.methods import gan, masks
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
-from vitrail.methods.masks import MaskSettings
-from vitrail.methods.prism.loss import Averaged, feature_sums, matching, summary_of
-from vitrail.nets.feature_moments import FeatureMoments as FakeMoments
-from vitrail.nets.features import parse_layers, plan_of
-from vitrail.privacy.feature_sums import Plausible, noise_share, noised, pack, pooled_size, sensitivity, unpack, why
+from vitrail.methods.prism.loss import AveragedMoments, feature_sums, match_released_sums, summary_of
+from vitrail.methods.private import PrivateMethod
+from vitrail.nets.feature_moments import FeatureMoments
+from vitrail.nets.features import choose_features, parse_layers, plan_of
+from vitrail.nets.generators import GENERATORS
+from vitrail.nets.masked import sample_mask
+from vitrail.privacy.feature_sum_messages import Plausible, pack, unpack
+from vitrail.privacy.feature_sums import noise_share, noised, pooled_size, sensitivity, why
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -36,166 +42,83 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class Moments(MaskSettings):
-    """The two halves of one-shot moments."""
+class Moments(PrivateMethod):
+    """One-shot moments: settings, client, server."""
 
+    # The sums that clients release.
     privacy: Annotated[
-        Literal["moments", "none"], Field(description="noised sums, or sums as they are (not private)")
+        Literal["moments", "none"], Field(description="noised sums, or sums without noise (not private)")
     ] = "moments"
+    features: Annotated[
+        str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)")
+    ] = "auto"
+    layers: Annotated[
+        str, Field(description="layers of ψ to match: all, or indices from 0 such as 1,3,7 (paper: all)")
+    ] = "all"
     pool_size: Annotated[
-        int, Field(ge=1, description="a layer of ψ is averaged to at most this many places a side: fewer, larger sums")
+        int, Field(ge=1, description="layers of ψ are averaged to at most this many positions per side")
     ] = 8
     max_colluding: Annotated[
-        int, Field(ge=0, description="with secagg_threshold=: how many clients may side with the server, at most")
+        int, Field(ge=0, description="with secagg_threshold=: largest number of clients that collude with the server")
     ] = 0
-
     max_per_class: Annotated[
         int,
         Field(
             ge=1,
             le=10**8,
-            description="images per class and client, at most. With secure aggregation the client drops the rest; "
-            "otherwise, in deployment, the server refuses more",
+            description="largest number of images per class and client. With secure aggregation the client drops the "
+            "rest; otherwise, in deployment, the server refuses more",
         ),
     ] = 16_000
+
+    # The network and its training on the server.
+    generator: Annotated[str, AfterValidator(GENERATORS.check), Field(description="generator network")] = "small"
+    width: Annotated[float, Field(gt=0, le=8, description="channel multiplier of the generator")] = 1.0
+    score_init: Annotated[
+        Literal["normal", "uniform"], Field(description="initial scores: normal, N(0, score_std²), or uniform θ")
+    ] = "normal"
+    score_std: Annotated[float, Field(gt=0, le=1e3, description="standard deviation of normal initial scores")] = 3.0
+    local_steps: Annotated[int, Field(ge=1, description="training iterations of the server per round")] = 20
+    batch_size: Annotated[int, Field(ge=2, description="generated images per iteration")] = 50
+    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate for the scores")] = 0.3
+    schedule: Annotated[Literal["cosine", "constant"], Field(description="learning rate over the rounds")] = "cosine"
+    smoothing: Annotated[
+        float, Field(gt=0, le=1, description="weight of the newest batch in the average of generated moments")
+    ] = 0.1
+    straight_through: Annotated[
+        Literal["identity", "theta"], Field(description="gradient of the mask by θ: 1 (identity) or θ (theta)")
+    ] = "identity"
+    final_mask: Annotated[
+        Literal["mode", "sample"], Field(description="exported mask: θ > 1/2 (mode), or a sample of Bern(θ)")
+    ] = "mode"
 
     mechanisms: ClassVar = ("moments",)
     default_epsilon: ClassVar = 9.8
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 41}
 
-    @property
-    def kinds(self) -> int:
-        """Rows of the sums: one for each class."""
-        return max(self.task.classes, 1)
-
-    @property
-    def numbers(self) -> int:
-        """How many sums a client sends."""
-        plan, layers = plan_of(self.features), parse_layers(self.features, self.layers)
-        chosen = range(len(plan.widths)) if layers is None else layers
-        return self.kinds * (1 + 2 * pooled_size(plan, chosen, self.pool_size, self.task.shape))
-
-    def base_mechanism(self) -> Mechanism | None:
-        if self.privacy == "none":
-            return None
-        secure = self.task.secagg_threshold
-        if secure and secure <= self.max_colluding:
-            raise VitrailError(
-                f"max_colluding={self.max_colluding} of secagg_threshold={secure}: somebody must be left to add noise"
-            )
-        trust = "nobody: noise is added before anything leaves the client"
-        if secure:
-            honest = secure - self.max_colluding
-            trust = (
-                f"at least {honest} of the clients that answer add their share of the noise and keep it to "
-                "themselves, and the server hands on everybody's keys as they are, or clients know them (peer-keys)"
-            )
-        return Mechanism(
-            name="moments",
-            unit="example",
-            adjacency="replace one",
-            sensitivity=sensitivity(self.kinds),
-            why=why(self.kinds),
-            noise=Noise(1.0, discrete=bool(secure)),
-            once=not secure,  # a second secure sum, after a void round, has fresh noise: it is a second release
-            leaves=f"{self.numbers:,} noised sums of features, once"
-            + (", of which only the total is seen" * bool(secure)),
-            trust=trust,
-            noised_by="all clients" if secure else "client",
-            own_share=1 / math.sqrt(secure - self.max_colluding) if secure else 0.0,
-        )
-
-    @property
-    def max_replies(self) -> int:
-        """A client is asked once."""
-        return 1
-
-    @property
-    def sigma(self) -> float:
-        """σ of the noise that the mechanism needs, on the grid of the sums."""
-        return self.mechanism.sigma * summary_of(self).grid if self.mechanism else 0.0
-
-    @property
-    def share(self) -> float:
-        """σ of what one client adds: all of it, or so much that those who can be relied on add up to all."""
-        return (
-            self.sigma / math.sqrt(self.task.secagg_threshold - self.max_colluding)
-            if self.task.secagg_threshold
-            else self.sigma
-        )
-
-    @property
-    def largest(self) -> int:
-        """Of one client's noised sum under secure aggregation: the modulus must hold all of them together.
-
-        Half of it is for the sum; what is larger is cut there, which moves no two sums further apart.
-        """
-        return int(2 ** (1 + math.ceil(math.log2(self.max_per_class * summary_of(self).count))))
-
-    def reply_spec(self) -> Mapping[str, PartSpec]:
-        parse_layers(self.features, self.layers)
-        self.mechanism  # noqa: B018  an ε that cannot be had shows here
-        if self.task.secagg_threshold:
-            return {"sums": PartSpec("sum", "int64", self.numbers, limit=self.largest)}
-        return {"sums": PartSpec("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: self.unpacked(a))}
-
-    def unpacked(self, coded: Array) -> Array:
-        """One client's sums, if so many images could give them."""
-        summary, sums = summary_of(self), unpack(coded, self.numbers)
-        most = self.task.images or self.max_per_class
-        expected = Plausible(summary.d, summary.grid, summary.count, self.sigma, most, self.task.images)
-        expected.check(sums.reshape(self.kinds, -1))
-        return sums
-
-    # -- server -----------------------------------------------------------------------------------------------------
+    # -- The first round: every client releases its sums ------------------------------------------------------------
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
-        """A seed: W and the first scores s_0 follow from it."""
+        """Draw the seed of the frozen network W and of the first scores."""
         if start is not None:
-            raise VitrailError("init_from=: moments starts from what clients send, not from an earlier run")
+            raise VitrailError("init_from=: moments cannot continue an earlier run, it starts from what clients send")
         seed = rng.child("network").seed()
-        return {"seed": seed, "s": torch.from_numpy(scores.real(self.first_scores(seed))), "t": 0}
+        first = scores.first(seed, sum(masks.layer_sizes(self)), self.score_init, self.score_std)
+        return {"seed": seed, "s": torch.from_numpy(scores.real(first)), "t": 0}
 
     def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
-        """Clients are asked until a round has closed, then never again."""
+        """Select clients until the sums have arrived; after that the server runs rounds alone."""
         return server, [] if "sums" in server else clients
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """There is nothing to tell: what is asked for stands in the settings."""
+        """Send an empty request: the settings describe what is requested."""
         return Broadcast({})
 
-    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
-        """Keep the sums; then descend on the distance to them, some iterations a round."""
-        if "sums" not in server:
-            total = sums.values["sums"].reshape(self.kinds, -1)
-            return {**server, "sums": total, "clients": sums.clients, "t": 1}
-        loss = self.loss(server)
-        s = server["s"].to(self.task.device).clone().requires_grad_()
-        optimizer = self.adam(s, server["t"], server.get("optimizer", {}))
-        self.descend(self.net(server["seed"]), s, loss, optimizer, rng.child("training").torch())
-        after = {"s": s.detach().cpu(), "t": server["t"] + 1, "optimizer": dict(optimizer.state[s])}
-        if loss.smooth is not None:
-            after |= {"smooth": loss.smooth.tree(), "batches": loss.batches}
-        return {**server, **after}
-
-    def loss(self, server: State) -> Averaged:
-        """What the server trains against; the average of its fakes' moments goes on where the last round ended."""
-        sigma = self.share * math.sqrt(server["clients"])
-        loss = matching(self, server["sums"], sigma, self.smoothing, {})
-        if "smooth" in server:
-            loss.smooth, loss.batches = FakeMoments.from_tree(server["smooth"], self.task.device), server["batches"]
-        return loss
-
-    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """A seed and a mask, as PRISM's."""
-        return self.models(server["seed"], scores.on_grid(server["s"].numpy()), server["t"] > 1)
-
-    # -- client -----------------------------------------------------------------------------------------------------
-
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:  # noqa: ARG002
-        """Sums of features by class, and noise. Asked again, as after a void round, a client sends the same.
+        """Return the noised sums of features by class.
 
-        Not so in secure sums: the difference of two with the same noise would show what one client sent.
+        A repeated request, as after a void round, gets the same reply. Not so with secure aggregation: the difference
+        of two secure sums with the same noise would show what one client sent.
         """
         if "sent" in state and not self.task.secagg_threshold:
             return state, Reply({"sums": state["sent"]})
@@ -206,3 +129,132 @@ class Moments(MaskSettings):
         else:
             sent = pack(noised(sums, self.sigma, source), self.sigma)
         return {"sent": sent}, Reply({"sums": sent})
+
+    # -- Every round: the server ------------------------------------------------------------------------------------
+
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
+        """Store the sums in the first round; train the scores against them in all others."""
+        if "sums" not in server:
+            total = sums.values["sums"].reshape(self.kinds, -1)
+            return {**server, "sums": total, "clients": sums.clients, "t": 1}
+        loss = self.loss(server)
+        W = masks.build_network(self, server["seed"])
+        s = server["s"].to(self.task.device).clone().requires_grad_()
+        optimizer = masks.score_optimizer(self, s, server["t"], server.get("optimizer", {}))
+        draw = rng.child("training").torch()
+        for i in range(self.local_steps):
+            z, y = masks.sample_inputs(self, i, W.z, loss.present, draw)
+            M = sample_mask(s, draw, self.straight_through == "theta")  # θ ← Sigmoid(s); M ~ Bern(θ)
+            fakes = W(M, z, y if self.task.classes else None)
+            gan.step(optimizer, loss(fakes, y))  # PRISM's Eq. 1, on the moments that the sums give
+        after = {"s": s.detach().cpu(), "t": server["t"] + 1, "optimizer": dict(optimizer.state[s])}
+        if loss.smooth is not None:
+            after |= {"smooth": loss.smooth.tree(), "batches": loss.batches}
+        return {**server, **after}
+
+    def loss(self, server: State) -> AveragedMoments:
+        """Return the loss against the released sums, with the average of generated moments of the last round."""
+        sigma = self.share * math.sqrt(server["clients"])
+        loss = match_released_sums(self, server["sums"], sigma, self.smoothing, {})
+        if "smooth" in server:
+            loss.smooth, loss.batches = FeatureMoments.from_tree(server["smooth"], self.task.device), server["batches"]
+        return loss
+
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+        """Return W⊙M* as a seed and a coded mask, and θ."""
+        return masks.export(self, server["seed"], scores.on_grid(server["s"].numpy()), server["t"] > 1)
+
+    # -- The release and its noise ----------------------------------------------------------------------------------
+
+    def base_mechanism(self) -> Mechanism | None:
+        if self.privacy == "none":
+            return None
+        secure = self.task.secagg_threshold
+        if secure and secure <= self.max_colluding:
+            raise VitrailError(
+                f"max_colluding={self.max_colluding} with secagg_threshold={secure}: no honest client would be left to "
+                "add noise; lower max_colluding or raise secagg_threshold"
+            )
+        # Trust is compared with ledgers of earlier runs: keep the wording.
+        trust = "nobody: noise is added before anything leaves the client"
+        if secure:
+            trust = (
+                f"at least {secure - self.max_colluding} of the clients that answer add their share of the noise and "
+                "keep it to themselves, and the server hands on everybody's keys as they are, or clients know them "
+                "(peer-keys)"
+            )
+        return Mechanism(
+            name="moments",
+            unit="example",
+            adjacency="replace one",
+            sensitivity=sensitivity(self.kinds),
+            why=why(self.kinds),
+            noise=Noise(1.0, discrete=bool(secure)),
+            once=not secure,  # a second secure sum, after a void round, has fresh noise: it is a second release
+            leaves=f"{self.numbers:,} noised sums of features, once"
+            + ", of which only the total is seen" * bool(secure),
+            trust=trust,
+            noised_by="all clients" if secure else "client",
+            own_share=1 / math.sqrt(secure - self.max_colluding) if secure else 0.0,
+        )
+
+    @property
+    def sigma(self) -> float:
+        """σ of the noise that the mechanism needs, on the grid of the sums."""
+        return self.mechanism.sigma * summary_of(self).grid if self.mechanism else 0.0
+
+    @property
+    def share(self) -> float:
+        """σ of the noise that one client adds; with secure aggregation, honest clients add up to `sigma`."""
+        secure = self.task.secagg_threshold
+        return self.sigma / math.sqrt(secure - self.max_colluding) if secure else self.sigma
+
+    def reply_spec(self) -> Mapping[str, PartSpec]:
+        parse_layers(self.features, self.layers)
+        self.mechanism  # noqa: B018  calibrates the noise, and refuses an ε that no noise achieves
+        if self.task.secagg_threshold:
+            return {"sums": PartSpec("sum", "int64", self.numbers, limit=self.largest)}
+        return {"sums": PartSpec("sum", "bytes", self.numbers, limit=2.0**40, unpack=lambda _, a: self.unpacked(a))}
+
+    def unpacked(self, coded: Array) -> Array:
+        """Decode one client's sums, and refuse those that are impossible for the number of images they count."""
+        summary, sums = summary_of(self), unpack(coded, self.numbers)
+        most = self.task.images or self.max_per_class
+        expected = Plausible(summary.d, summary.grid, summary.count, self.sigma, most, self.task.images)
+        expected.check(sums.reshape(self.kinds, -1))
+        return sums
+
+    @property
+    def kinds(self) -> int:
+        """Rows of the sums: one per class."""
+        return max(self.task.classes, 1)
+
+    @cached_property
+    def numbers(self) -> int:
+        """Number of sums that a client sends."""
+        plan, layers = plan_of(self.features), parse_layers(self.features, self.layers)
+        chosen = range(len(plan.widths)) if layers is None else layers
+        return self.kinds * (1 + 2 * pooled_size(plan, chosen, self.pool_size, self.task.shape))
+
+    @property
+    def largest(self) -> int:
+        """Largest noised sum of one client under secure aggregation; the modulus has room for all clients together.
+
+        Half of it is for the sum itself: a larger sum is clipped there, which increases no difference of two sums.
+        """
+        return int(2 ** (1 + math.ceil(math.log2(self.max_per_class * summary_of(self).count))))
+
+    @property
+    def max_replies(self) -> int:
+        return 1
+
+    @property
+    def max_images_per_client(self) -> int:
+        return self.max_per_class * self.kinds
+
+    @property
+    def feature_network(self) -> str:
+        return self.features
+
+    def auto_settings(self, data: str) -> Mapping[str, Any]:
+        return {"features": choose_features(data)} if self.features == "auto" else {}

@@ -457,8 +457,8 @@ def test_a_private_run_sends_labels_only_if_its_claim_states_it():
     assert "metric.loss_d" not in method.reply_spec()
     promised = claim(method.mechanism, 2, 1e-5, "os")
     assert promised["private"]
-    assert promised["says"].endswith("level), where anybody may know which labels a client has images of")
-    with pytest.raises(VitrailError, match="it says, without noise, which labels a client has images of"):
+    assert promised["says"].endswith("level), where anyone may know which labels a client has images of")
+    with pytest.raises(VitrailError, match="it releases, without noise, which labels a client has images of"):
         Policy(max_epsilon=1e6).check(method)
     server, state = initial_states(method)
     few = digits().train.take(np.flatnonzero(np.isin(digits().train.labels, [3, 7]))[:30])
@@ -512,7 +512,7 @@ def test_exported_models_can_be_saved_and_loaded(long, tmp_path):
     assert x.equal(open_model(models["generator"], CLASSES).sample(40, seed=2))
     assert C.logits(x).equal(open_classifier(models["classifier"], CLASSES).logits(x))
     assert C.classes == CLASSES
-    for wrong, reason in ((load_classifier, "no classifier"), (load, "makes no pictures")):
+    for wrong, reason in ((load_classifier, "not a classifier"), (load, "generates no images")):
         name = "generator" if wrong is load_classifier else "classifier"
         with pytest.raises(Malformed, match=reason):
             wrong(tmp_path / f"{name}.safetensors")

@@ -20,7 +20,7 @@ from tests.methods.psfedgan.test_algorithm import (
     windows,
 )
 from vitrail.engines.secagg.primitives import public
-from vitrail.experiment import runner as runs
+from vitrail.experiment import train as runs
 from vitrail.methods.psfedgan import twin
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng

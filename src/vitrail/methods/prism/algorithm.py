@@ -1,15 +1,16 @@
 """PRISM: Privacy-Preserving Improved Stochastic Masking for Federated Generative Models.
 
-Seo, Han, Yoo; ICLR 2025. Every party builds the same frozen random network W from one seed; clients learn scores s for
-a mask over it by matching feature moments (Eq. 1), and upload one binary mask; the server averages masks into θ
-(Algorithm 1), moves its scores part of the way (MADA), and may take some layers as scores (PRISM-α, Algorithm 2).
+Seo, Han, Yoo; ICLR 2025. Every party builds the same frozen random network W from one seed. Clients learn scores s of
+a binary mask over W by matching feature moments (Eq. 1) and upload one mask; the server averages masks into θ.
 
-What differs from the paper, and why (docs/results.md has the figures): real moments are computed once per client, as
-they never change; with labels, moments are matched per class; uploaded masks are drawn jointly
-(sampling="independent" is the paper's), because K independent draws carry θ away at every round; the fakes' moments
-are smoothed exponentially (average="adam" is the paper's); scores start wider and move faster, and the learning rate
-falls along a cosine (score_std=1, lr=0.1 and schedule="constant" are the paper's); the stored mask is θ > 1/2
-(final_mask="sample" is the paper's). All that travels is coded under what both sides know (coding="packed" is not).
+Differences from the paper (docs/results.md has measurements; the setting in brackets restores the paper's version):
+
+- Real moments are computed once per client; with labels, moments are matched per class.
+- Uploaded masks are sampled jointly, so that their mean is closer to θ (sampling="independent").
+- The fakes' moments are averaged exponentially (moment_averaging="adam").
+- Scores start wider, move faster and follow a cosine schedule (score_std=1, lr=0.1, schedule="constant").
+- The exported mask is θ > 1/2 (final_mask="sample"). MADA is off by default (mada="sampled").
+- Messages are entropy-coded with what both sides know (messages.py). Privacy mechanisms: mechanisms.py.
 """
 
 from __future__ import annotations
@@ -17,47 +18,277 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from vitrail.data.dataset import Images
+from vitrail.methods import gan, masks
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
-from vitrail.methods.prism import mechanisms as prism_privacy
-from vitrail.methods.prism.loss import (
-    AdamAveraged,
-    Adversary,
-    Loss,
-    eq1,
-    public_features,
-    real_moments,
-    released_loss,
+from vitrail.methods.prism import messages
+from vitrail.methods.prism.loss import build_loss
+from vitrail.methods.prism.mechanisms import (
+    bernoulli_bound,
+    build_mechanism,
+    check_settings,
+    noised_theta,
+    paper_multiplier,
 )
-from vitrail.methods.prism.settings import PrismSettings
-from vitrail.nets.features import parse_layers
+from vitrail.methods.private import PrivateMethod
+from vitrail.nets.features import choose_features, parse_layers
+from vitrail.nets.generators import GENERATORS
+from vitrail.nets.masked import sample_mask
 from vitrail.privacy.mechanism import Mechanism
-from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire import scores
 from vitrail.wire.codecs import Array
-from vitrail.wire.entropy import decode, decode_values, encode, encode_values
-from vitrail.wire.klms import Klms, stream_of, with_stream
-from vitrail.wire.message import NO_BASE, digest
+from vitrail.wire.entropy import encode_values
+from vitrail.wire.message import digest
 from vitrail.wire.scores import Scores
 
 
 @dataclass(frozen=True)
-class Prism(PrismSettings):
-    """PRISM's two halves."""
+class Prism(PrivateMethod):
+    """PRISM, with its variants PRISM-α and MADA: the settings, then Algorithm 1 from top to bottom."""
 
-    # -- what both sides know ---------------------------------------------------------------------------------------
+    # The frozen network W and its initial scores.
+    generator: Annotated[
+        str, AfterValidator(GENERATORS.check), Field(description="generator network (paper: resnet)")
+    ] = "small"
+    width: Annotated[float, Field(gt=0, le=8, description="channel multiplier of the generator (paper: 1)")] = 1.0
+    score_init: Annotated[
+        Literal["normal", "uniform"],
+        Field(description="initial scores: normal, N(0, score_std²), or uniform θ (paper: normal)"),
+    ] = "normal"
+    score_std: Annotated[
+        float, Field(gt=0, le=1e3, description="standard deviation of normal initial scores (paper: 1)")
+    ] = 3.0
+
+    # Local training.
+    local_steps: Annotated[int, Field(ge=1, description="training iterations per client and round (paper: 100)")] = 20
+    batch_size: Annotated[int, Field(ge=2, description="generated images per iteration (paper: 64)")] = 50
+    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate for the scores (paper: 0.1)")] = 0.3
+    schedule: Annotated[
+        Literal["cosine", "constant"], Field(description="learning rate over the rounds (paper: constant)")
+    ] = "cosine"
+    straight_through: Annotated[
+        Literal["identity", "theta"],
+        Field(description="gradient of the mask by θ: 1 (identity) or θ (theta, as in the paper's code)"),
+    ] = "identity"
+    loss: Annotated[
+        Literal["moments", "gan"],
+        Field(description="feature moments (Eq. 1), or a discriminator on each client (paper: moments)"),
+    ] = "moments"
+    features: Annotated[
+        str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)")
+    ] = "auto"
+    layers: Annotated[
+        str, Field(description="layers of ψ to match: all, or indices from 0 such as 1,3,7 (paper: all)")
+    ] = "all"
+    moment_averaging: Annotated[
+        Literal["exponential", "adam", "none"],
+        Field(description="how moments of generated images are averaged over batches; adam is AMA (paper: adam)"),
+    ] = "exponential"
+    smoothing: Annotated[
+        float, Field(gt=0, le=1, description="moment_averaging=exponential: weight of the newest batch")
+    ] = 0.1
+    ama_lr: Annotated[float, Field(gt=0, le=1e3, description="moment_averaging=adam: learning rate (paper: 0.005)")] = (
+        0.005
+    )
+
+    # Upload.
+    sampling: Annotated[
+        Literal["stratified", "independent"],
+        Field(description="masks of one round are sampled jointly or independently (paper: independent)"),
+    ] = "stratified"
+    coding: Annotated[
+        Literal["entropy", "packed", "klms"],
+        Field(description="mask coding: entropy coding under θ_t, packed bits, or KLMS (random candidates; lossy)"),
+    ] = "entropy"
+    klms_bits: Annotated[int, Field(ge=1, le=12, description="klms: bits per block")] = 6
+    klms_block: Annotated[int, Field(ge=1, description="klms: mask elements per block")] = 64
+    alpha: Annotated[
+        float, Field(ge=0, le=100, description="PRISM-α: percentage of layers that send scores (paper: 0 or 70)")
+    ] = 0.0
+    score_layers: Annotated[
+        Literal["backward", "forward"],
+        Field(description="PRISM-α: the last layers send scores, or the first (paper: backward)"),
+    ] = "backward"
+    score_form: Annotated[
+        Literal["s", "theta"], Field(description="PRISM-α: score layers send s (Section 4.2) or θ (Algorithm 2)")
+    ] = "s"
+    score_codec: Annotated[
+        Literal["float16", "float32"], Field(description="PRISM-α: number format of score layers (paper: float32)")
+    ] = "float16"
+
+    # Aggregation and export.
+    theta_clamp: Annotated[
+        float, Field(ge=0.001, lt=0.5, description="averaged θ is clamped to [theta_clamp, 1 - theta_clamp]")
+    ] = 0.02
+    mada: Annotated[
+        Literal["off", "sampled", "expected"],
+        Field(description="MADA: move scores by λ, the Hamming distance of sampled masks (paper: sampled)"),
+    ] = "off"
+    final_mask: Annotated[
+        Literal["mode", "sample"],
+        Field(description="exported mask: θ > 1/2 (mode), or a sample of Bern(θ) (paper: sample)"),
+    ] = "mode"
+
+    # Privacy.
+    privacy: Annotated[
+        Literal["none", "moments", "mask-update", "paper"],
+        Field(description="none; moments (noise once), mask-update (every round), paper (assumed, not proven)"),
+    ] = "none"
+    pool_size: Annotated[
+        int,
+        Field(ge=1, description="privacy=moments: layers of ψ are averaged to at most this many positions per side"),
+    ] = 4
+    max_update_norm: Annotated[
+        float, Field(ge=1e-6, le=1e4, description="mask-update: the change of θ is scaled to at most this norm")
+    ] = 1.0
+    theta_clip: Annotated[
+        float, Field(ge=1e-6, lt=0.5, description="mask-update, paper: noised θ is clipped to [c, 1 - c] (paper: 0.1)")
+    ] = 0.1
+
+    mechanisms: ClassVar = ("moments", "mask-update", "paper")
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 12}
+
+    # -- Algorithm 1: the server initializes W and s, and broadcasts the scores -------------------------------------
+
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
+        """Draw the seed of W and of the first scores s_0."""
+        if start is None:
+            seed = rng.child("network").seed()
+            return {"seed": seed, "s": self.initial_scores(seed), "closed": 0, "told": {}}
+        if start["s"].shape != (self.size,):
+            raise VitrailError(
+                f"init_from=: that run has {start['s'].size:,} mask elements, this one {self.size:,}; choose a run "
+                "with the same generator, width, image size and labels"
+            )
+        return {**start, "told": {}}
+
+    def initial_scores(self, seed: int) -> Scores:
+        """Return s_0."""
+        return scores.first(seed, self.size, self.score_init, self.score_std)
+
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+        """Give every client a stratum; code all of s_t if a client needs it."""
+        opened = {**server, "who": list(clients), "draws": rng.child("public draws").seed()}
+        if server["closed"] and not all(messages.has_last_scores(server, client) for client in clients):
+            opened["full"] = encode_values(server["s"])
+        return opened, clients
+
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:
+        """Send the seed of W and s_t."""
+        return messages.encode_scores(self, server, client, full)
+
+    # -- Algorithm 1, client side -----------------------------------------------------------------------------------
+
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
+        """Train the scores on the client's images, and upload a binary mask."""
+        s_t = messages.decode_scores(self, state, message.parts)  # s_t^k ← s_t: download the score vector
+        W = masks.build_network(self, messages.as_int(message.parts["seed"]))
+        loss = build_loss(self, data, rng, state.get("loss", {}))  # L_MMD^k with the real features ψ(D^k)
+
+        s = torch.from_numpy(scores.real(s_t)).to(self.task.device).requires_grad_()
+        optimizer = masks.score_optimizer(self, s, message.round, state.get("optimizer", {}))
+        draw, losses = rng.child("training").torch(), []
+        for i in range(self.local_steps):
+            z, y = masks.sample_inputs(self, i, W.z, loss.present, draw)
+            M = sample_mask(s, draw, self.straight_through == "theta")  # θ ← Sigmoid(s); M ~ Bern(θ)
+            fakes = W(M, z, y if self.task.classes else None)  # D_fake ← (W⊙M)(z): generate fake images
+            L = loss(fakes, y)  # L_MMD(ψ(D), ψ(D_fake)), Eq. 1
+            gan.step(optimizer, L)  # s ← s - η ∇L
+            losses.append(L.detach())
+
+        parts = self.upload(s.detach().cpu(), s_t, message, rng)
+        if self.sends_loss:
+            parts["metric.loss"] = np.array([torch.stack(losses).mean().item()], np.float32)
+        kept: State = {"optimizer": dict(optimizer.state[s]), "loss": loss.state(), "s": s_t}
+        return kept, Reply(parts, holds=digest(s_t.tobytes()))
+
+    def upload(self, s: Tensor, s_t: Scores, message: ServerMessage, rng: Rng) -> dict[str, Array]:
+        """Return a mask M ~ Bern(θ) for mask layers, and scores for score layers (Algorithm 2)."""
+        theta = torch.sigmoid(s)  # θ ← Sigmoid(s)
+        if self.privacy in ("mask-update", "paper"):  # θ̃ ← θ + N(0, Iσ²), clipped to [c, 1-c]
+            theta = noised_theta(self, theta, s_t, self.source(rng.child("noise")))
+            s = torch.logit(theta)
+        parts: dict[str, Array] = {}
+        (masked, scored), (has_mask, has_scores) = self.split, self.elements
+        if has_mask and self.coding == "klms":
+            parts["mask"] = messages.encode_candidates(self, s.numpy()[masked], s_t[masked], message, rng)
+        elif has_mask:
+            M = (self.uniform(message, rng) < theta).numpy()[masked]  # M ~ Bern(θ̃)
+            parts["mask"] = messages.encode_mask(self, M, s_t[masked])
+        if has_scores:
+            parts["scores"] = (theta if self.score_form == "theta" else s.clamp(-32, 32)).numpy()[scored]
+        return parts
+
+    def uniform(self, message: ServerMessage, rng: Rng) -> Tensor:
+        """Return the uniform numbers that θ is compared with.
+
+        They are the client's own, or a draw common to all clients, shifted by k/K for client k. Either way each mask
+        is Bern(θ). The mean of K independent masks has variance θ(1-θ)/K, an error that adds up over the rounds; the
+        mean of shifted ones is within 1/K of θ.
+        """
+        if self.sampling == "independent":
+            return torch.rand(self.size, generator=rng.child("upload").torch())
+        k, K = map(int, message.parts["stratum"])
+        common = Rng((messages.as_int(message.parts["draws"]),)).child("strata").torch()
+        return (torch.rand(self.size, generator=common) + k / K) % 1
+
+    # -- Algorithm 1, server side -----------------------------------------------------------------------------------
+
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
+        """Average the masks into θ, convert θ to scores, and take MADA's step."""
+        s_t, t, (masked, scored) = server["s"], server["closed"], self.split
+        s_agg, counts = s_t.copy(), None
+        if "mask" in sums.values:
+            counts = sums.values["mask"].astype(np.int32)  # Σ_k M_t^k
+            s_agg[masked] = scores.from_counts(counts, sums.clients, self.theta_clamp)  # Sigmoid⁻¹(θ_{t+1})
+        if "scores" in sums.values:
+            mean = sums.values["scores"] / sums.clients
+            theta = self.score_form == "theta"
+            s_agg[scored] = scores.from_theta(mean, self.theta_clamp) if theta else scores.on_grid(mean)
+        lam = scores.ONE  # λ = 1
+        if self.mada != "off":  # λ ← hd(M_t, Bern(θ_{t+1}))
+            lam = scores.distance(s_t, s_agg, rng.child("mada").numpy() if self.mada == "sampled" else None)
+        s = scores.step(s_t, s_agg, lam)  # s_{t+1} ← (1 - λ) s_t + λ s_agg
+        return {
+            "seed": server["seed"],
+            **messages.encode_step(self, s_t, s, counts, sums.clients),
+            "s": s,
+            "base": digest(s_t.tobytes()),
+            "clients": sums.clients,
+            "lambda": lam,
+            "closed": t + 1,
+            "told": {**server["told"], **dict.fromkeys(server["who"], t)},  # these clients may have s_t
+        }
+
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+        """Return the final model W* = W⊙M*, M* ~ Bern(θ_T), as a seed and a coded mask; and θ_T."""
+        return masks.export(self, server["seed"], server["s"], bool(server["closed"]))
+
+    # -- What both sides know ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of mask elements of each layer."""
+        return masks.layer_sizes(self)
+
+    @property
+    def size(self) -> int:
+        """Number of mask elements."""
+        return sum(self.sizes)
 
     @cached_property
     def split(self) -> tuple[slice, slice]:
-        """Elements that travel as a mask, and those of PRISM-α's score layers: α% of the layers, the last or first."""
+        """Elements sent as a mask, and those sent as scores: IsScoreLayer of Algorithm 2, for α% of the layers."""
         n = round(self.alpha / 100 * len(self.sizes))
         if self.score_layers == "forward":
             cut = sum(self.sizes[:n])
@@ -67,217 +298,32 @@ class Prism(PrismSettings):
 
     @property
     def elements(self) -> tuple[int, int]:
-        """How many elements travel as a mask, and how many as scores."""
+        """Number of elements sent as a mask, and number sent as scores."""
         masked, scored = self.split
         return masked.stop - masked.start, scored.stop - scored.start
 
-    def reply_spec(self) -> Mapping[str, PartSpec]:
-        parse_layers(self.features, self.layers)
-        masked, scored = self.elements
-        prism_privacy.check(self)
-        declared = {"metric.loss": PartSpec("sum", "float32", 1, limit=2.0**40)} if self.tells_loss else {}
-        if masked:
-            coded = PartSpec("sum", "bytes", masked, limit=1.0, least=0.0, unpack=self.decode_mask)
-            declared["mask"] = PartSpec("sum", "u1", masked, limit=1, least=0) if self.plain_bits else coded
-        if scored:
-            declared["scores"] = PartSpec("sum", self.score_codec, scored, limit=32.0)
-        return declared
-
-    def base_mechanism(self) -> Mechanism | None:
-        return None if self.privacy == "none" else prism_privacy.mechanism(self)
-
-    def multiplier(self, found: Mechanism) -> float:
-        return prism_privacy.paper_multiplier(self) if self.privacy == "paper" else super().multiplier(found)
-
-    def bound(self, found: Mechanism) -> str:
-        return prism_privacy.bernoulli_bound(self, found)
-
-    # -- server -----------------------------------------------------------------------------------------------------
-
-    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
-        """A seed: W and the first scores s_0 follow from it."""
-        if start is None:
-            seed = rng.child("network").seed()
-            return {"seed": seed, "s": self.first_scores(seed), "closed": 0, "told": {}}
-        if start["s"].shape != (self.size,):
-            raise VitrailError(
-                "init_from= names a run with another generator, picture size or labels; start from one like this"
-            )
-        return {**start, "told": {}}
-
-    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
-        """Everyone asked takes part, in a stratum each. All of s_t is coded only if somebody needs it."""
-        opened = {**server, "who": list(clients), "draws": rng.child("public draws").seed()}
-        if server["closed"] and not all(self.holds(server, client) for client in clients):
-            opened["full"] = encode_values(server["s"])
-        return opened, clients
-
-    def holds(self, server: State, client: str) -> bool:
-        """Whether a client took part in the last round, and so holds what it began with."""
-        return bool(server["told"].get(client) == server["closed"] - 1)
-
-    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:
-        """s_t: for a client that holds s_{t-1} the masks' counts, and MADA's λ; else whole; at first, from the seed."""
-        parts: dict[str, tuple[str, Array]] = {
-            name: ("seed", np.array([server[name]], np.uint64)) for name in ("seed", "draws")
-        }
-        parts["stratum"] = ("int32", np.array([server["who"].index(client), len(server["who"])], np.int32))
-        base = NO_BASE
-        if server["closed"] and self.holds(server, client) and not full:
-            base = server["base"]
-            parts["step"] = ("int32", np.array([server["clients"], server["lambda"]], np.int32))
-            parts |= {name: ("bytes", server[name]) for name in ("counts", "changes") if name in server}
-        elif server["closed"]:
-            parts["full"] = ("bytes", server["full"] if "full" in server else encode_values(server["s"]))
-        masked, scored = self.elements
-        numbers = {"counts": masked, "changes": scored, "full": self.size}
-        return Broadcast(parts, base, numbers)
-
-    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
-        """θ_agg = mean of the masks, s_agg = logit(θ_agg); score layers: the mean; then MADA's step."""
-        s_t, t = server["s"], server["closed"]
-        s_agg, after = s_t.copy(), {"seed": server["seed"]}
-        masked, scored = self.split
-        if "mask" in sums.values:
-            counts = sums.values["mask"].astype(np.int32)
-            s_agg[masked] = scores.from_counts(counts, sums.clients, self.theta_clamp)
-        if "scores" in sums.values:
-            mean = sums.values["scores"] / sums.clients
-            theta = self.score_form == "theta"
-            s_agg[scored] = scores.from_theta(mean, self.theta_clamp) if theta else scores.on_grid(mean)
-        lam = scores.ONE
-        if self.mada != "off":
-            lam = scores.distance(s_t, s_agg, rng.child("mada").numpy() if self.mada == "sampled" else None)
-        s = scores.step(s_t, s_agg, lam)
-        if "mask" in sums.values:
-            known, alphabet = scores.levels(s_t[masked], sums.clients + 1), sums.clients + 1
-            after["counts"] = encode(counts, known, alphabet, packed=self.coding == "packed")
-        if "scores" in sums.values:
-            after["changes"] = encode_values(s[scored].astype(np.int32) - s_t[scored])
-        told = {**server["told"], **dict.fromkeys(server["who"], t)}  # they may hold what this round began with
-        after |= {"s": s, "base": digest(s_t.tobytes()), "clients": sums.clients, "lambda": lam}
-        return {**after, "closed": t + 1, "told": told}
-
-    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """The supermask M* over W, a seed and a coded mask; and θ, from which papers draw a mask a batch."""
-        return self.models(server["seed"], server["s"], bool(server["closed"]))
-
-    # -- client -----------------------------------------------------------------------------------------------------
-
-    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
-        """Algorithm 1, client side."""
-        told, device = message.parts, self.task.device
-        s_t = self.read(state, told)
-        net = self.net(_first(told["seed"]))
-        loss = self.loss_of(data, rng, state.get("loss", {}))
-
-        s = torch.from_numpy(scores.real(s_t)).to(device).requires_grad_()
-        optimizer = self.adam(s, message.round, state.get("optimizer", {}))
-        mean = self.descend(net, s, loss, optimizer, rng.child("training").torch())
-
-        sent = self.upload(s.detach().cpu(), s_t, message, rng)
-        if self.tells_loss:
-            sent["metric.loss"] = np.array([mean], np.float32)
-        kept: State = {"optimizer": dict(optimizer.state[s]), "loss": loss.kept(), "s": s_t}
-        return kept, Reply(sent, holds=digest(s_t.tobytes()))
-
-    def read(self, state: State, told: Mapping[str, Array]) -> Scores:
-        """s_t from what the server told."""
-        if "full" in told:
-            return decode_values(told["full"], self.size)
-        if "step" not in told:
-            return self.first_scores(_first(told["seed"]))
-        clients, lam = map(int, told["step"])
-        s_before: Scores = state["s"]
-        s_agg, (masked, scored) = s_before.copy(), self.split
-        if "counts" in told:
-            known = scores.levels(s_before[masked], clients + 1)
-            s_agg[masked] = scores.from_counts(decode(told["counts"], known, clients + 1), clients, self.theta_clamp)
-        s = scores.step(s_before, s_agg, lam)
-        if "changes" in told:
-            s[scored] = s_before[scored] + decode_values(told["changes"], self.elements[1])
-        return s
-
-    def upload(self, s: Tensor, s_t: Scores, message: ServerMessage, rng: Rng) -> dict[str, Array]:
-        """What leaves: a mask M ~ Bern(θ) for mask layers, scores for score layers (Algorithm 2)."""
-        theta = torch.sigmoid(s)
-        if self.privacy in ("mask-update", "paper"):
-            theta = prism_privacy.noised_theta(self, theta, s_t, self.source(rng.child("noise")))
-            s = torch.logit(theta)
-        (masked, scored), parts = self.split, {}
-        prior, (has_mask, has_scores) = s_t[masked], self.elements
-        if has_mask and self.coding == "klms":
-            k, draws = _first(message.parts["stratum"]), _first(message.parts["draws"])
-            own = rng.child("upload").numpy()
-            parts["mask"] = with_stream(k, self.klms.encode(s.numpy()[masked], prior, stream(draws, k), own))
-        elif has_mask:
-            mask = (self.uniform(message, rng) < theta).numpy()[masked]
-            packed = self.coding == "packed"
-            parts["mask"] = mask if self.plain_bits else encode(mask, scores.levels(prior), 2, packed=packed)
-        if has_scores:
-            layers = theta if self.score_form == "theta" else s.clamp(-32, 32)
-            parts["scores"] = layers.numpy()[scored]
-        return parts
-
-    def decode_mask(self, server: State, coded: Array) -> Array:
-        """A client's mask, as the server reads it under the s_t that it told."""
-        prior = server["s"][self.split[0]]
-        if self.coding != "klms":
-            return decode(coded, scores.levels(prior), 2)
-        k, chosen = stream_of(coded)
-        if k >= len(server["who"]):
-            raise Malformed(f"stream {k} of {len(server['who'])}")
-        return self.klms.decode(chosen, prior, stream(server["draws"], k))
-
     @property
-    def tells_loss(self) -> bool:
-        """Whether the loss may leave: not where only the mask is covered by noise."""
+    def sends_loss(self) -> bool:
+        """Whether the training loss is sent: not where only the mask is protected by noise."""
         return self.privacy in ("none", "moments")
 
     @property
-    def plain_bits(self) -> bool:
-        """Whether masks leave as bits, to be added up unseen: what is coded can only be read singly."""
-        if self.task.secagg_threshold and self.coding == "klms":
-            raise VitrailError('coding="klms" is read mask by mask, secure aggregation adds them unseen: use "packed"')
-        return bool(self.task.secagg_threshold)
+    def feature_network(self) -> str:
+        return "" if self.loss == "gan" else self.features
 
-    @property
-    def klms(self) -> Klms:
-        """The coder of coding="klms"."""
-        return Klms(self.klms_bits, self.klms_block)
+    def auto_settings(self, data: str) -> Mapping[str, Any]:
+        return {"features": choose_features(data)} if self.features == "auto" else {}
 
-    def uniform(self, message: ServerMessage, rng: Rng) -> Tensor:
-        """Uniform numbers to compare θ with: a client's own, or one draw for all clients shifted by k/K for the k-th.
+    def reply_spec(self) -> Mapping[str, PartSpec]:
+        parse_layers(self.features, self.layers)
+        check_settings(self)
+        return messages.reply_spec(self)
 
-        Either way each mask is Bern(θ). With independent draws the mean of K masks has variance θ(1-θ)/K at every
-        round, which carries the scores away from where training left them; shifted draws meet it to within 1/K.
-        """
-        if self.sampling == "independent":
-            return torch.rand(self.size, generator=rng.child("upload").torch())
-        k, of = map(int, message.parts["stratum"])
-        common = Rng((_first(message.parts["draws"]),)).child("strata").torch()
-        return (torch.rand(self.size, generator=common) + k / of) % 1
+    def base_mechanism(self) -> Mechanism | None:
+        return None if self.privacy == "none" else build_mechanism(self)
 
-    def loss_of(self, data: Images, rng: Rng, kept: State) -> Loss:
-        """What this client trains against."""
-        classes, device = self.task.classes, self.task.device
-        if self.loss == "gan":
-            return Adversary(data, self.batch_size, classes, device, rng.child("adversary"), kept)
-        weight = self.smoothing if self.moment_averaging == "exponential" else 1.0
-        if self.privacy == "moments":
-            return released_loss(self, data, self.source(rng.child("moments")), weight, kept)
-        psi, psi_digest = public_features(self.features, self.layers, device)
-        real = real_moments(psi, psi_digest, data, classes, device, self.batch_size)
-        if self.moment_averaging == "adam":
-            return AdamAveraged(psi, real, self.ama_lr, kept)
-        return eq1(psi, real, weight)
+    def multiplier(self, found: Mechanism) -> float:
+        return paper_multiplier(self) if self.privacy == "paper" else super().multiplier(found)
 
-
-def stream(draws: int, k: int) -> int:
-    """The randomness that the k-th client of a round shares with the server."""
-    return Rng((draws,)).child("klms", k).seed()
-
-
-def _first(value: Any) -> int:
-    """A whole number, alone or in an array of one."""
-    return int(np.ravel(value)[0])
+    def bound(self, found: Mechanism) -> str:
+        return bernoulli_bound(self, found)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from vitrail.experiment.settings import FREE
 from vitrail.report.evaluation import key, with_interval
 from vitrail.report.facts import Facts
-from vitrail.report.quantities import duration, number, size
 from vitrail.report.rounds import FD, FD_NOTE, best, series
 from vitrail.report.tables import Table
 from vitrail.report.traffic import traffic
+from vitrail.utils.quantities import duration, number, size
 
 _ASIDE = {"method", "rounds"} | set(FREE) - {"init_from"}  # have columns of their own, or cannot change a bit
 

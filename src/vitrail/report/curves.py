@@ -8,10 +8,10 @@ from itertools import accumulate
 
 from vitrail.report.charts import Axis, Chart, Line, draw
 from vitrail.report.facts import Facts, shared_metrics
-from vitrail.report.quantities import number
 from vitrail.report.rounds import FD, Round, best, series, thinned
 from vitrail.report.tables import LONGEST, Table
 from vitrail.report.traffic import sent_so_far, time_so_far, traffic
+from vitrail.utils.quantities import number
 
 _ROUND = Axis("round", "round", log=False)
 

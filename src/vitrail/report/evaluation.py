@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.metrics.measure import Measure
-from vitrail.report.quantities import number
 from vitrail.report.tables import Table
+from vitrail.utils.quantities import number
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vitrail.report.quantities import number, plural, size
 from vitrail.report.rounds import Round, metric_names, thinned
+from vitrail.utils.quantities import number, plural, size
 
 LONGEST = 40  # rows that a table of rounds has at most
 _FEW = 12  # clients up to which each has a row of its own

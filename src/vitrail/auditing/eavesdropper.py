@@ -88,7 +88,7 @@ def eavesdropping_of(method: Method) -> Eavesdropping | None:
 
 @dataclass(frozen=True)
 class Kind:
-    """What one eavesdropper has and lacks."""
+    """What one eavesdropper knows and which messages it receives."""
 
     name: str  # also a label of its random stream
     granted: bool = True  # it has the secret G before its first step

@@ -126,9 +126,9 @@ def test_the_mixture_has_each_clients_labels_and_trains_a_classifier(tmp_path):
     fed, outcomes, _ = federate(method, tmp_path, holds=halves())
     assert [len(o.replied) for o in outcomes] == [2] * 4 + [0] * 2
     assert method.mixture(fed.server).knows.tolist() == [[k < 5 for k in range(10)], [k >= 5 for k in range(10)]]
-    made = method.export_models(fed.server)
-    assert set(made) == {"generator", "classifier"}
-    save_model(tmp_path / "c.safetensors", made["classifier"], CLASSES, {"made": "here"})
+    models = method.export_models(fed.server)
+    assert set(models) == {"generator", "classifier"}
+    save_model(tmp_path / "c.safetensors", models["classifier"], CLASSES, {"made": "here"})
     x = torch.from_numpy(digits().test.pixels[:5]).float() / 255
     assert load_classifier(tmp_path / "c.safetensors").logits(x).shape == (5, 10)
     own = method.export_models(fed.server, load_state(tmp_path / "client-1.safetensors")["state"])["generator"]

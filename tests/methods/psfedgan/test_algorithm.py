@@ -504,14 +504,14 @@ def test_classifier_batches_have_real_images_and_every_known_class(long):
 
 def test_exported_models_can_be_saved_and_loaded(long, tmp_path):
     method, fed = longer(), long[0]
-    made = method.export_models(fed.server)
-    for name, model in made.items():
+    models = method.export_models(fed.server)
+    for name, model in models.items():
         save_model(tmp_path / f"{name}.safetensors", model, CLASSES, {"made": "here"})
     C = load_classifier(tmp_path / "classifier.safetensors")
     mixture = load(tmp_path / "generator.safetensors")
     x = mixture.sample(40, seed=2)
-    assert x.equal(open_model(made["generator"], CLASSES).sample(40, seed=2))
-    assert C.logits(x).equal(open_classifier(made["classifier"], CLASSES).logits(x))
+    assert x.equal(open_model(models["generator"], CLASSES).sample(40, seed=2))
+    assert C.logits(x).equal(open_classifier(models["classifier"], CLASSES).logits(x))
     assert C.classes == CLASSES
     for wrong, reason in ((load_classifier, "not a classifier"), (load, "generates no images")):
         name = "generator" if wrong is load_classifier else "classifier"
@@ -527,9 +527,9 @@ def test_an_image_comes_from_a_generator_trained_on_its_label(long):
     z, y = torch.randn(400, net.z, generator=torch.Generator().manual_seed(1)), torch.arange(400) % 10
     who = net.component(torch.special.ndtr(z[:, -1]), y)
     assert who.equal((y >= 5).long())
-    alone = [from_vector(method.generator(), fed.server["twins"][c]["average"]).eval() for c in sorted(TWO)]
+    parts = [from_vector(method.generator(), fed.server["twins"][c]["average"]).eval() for c in sorted(TWO)]
     for k in (0, 1):
-        assert torch.allclose(net(z, y)[who == k], alone[k](z[who == k, :-1], y[who == k]), atol=1e-5)
+        assert torch.allclose(net(z, y)[who == k], parts[k](z[who == k, :-1], y[who == k]), atol=1e-5)
 
 
 def test_the_exported_model_of_a_client_is_its_generator(tmp_path):

@@ -102,7 +102,7 @@ class NaiveMix(FederatedClassifier):
         return {**super().server_init(rng, data, start), "shares": {}, "pool": shared_pool.collect({})}
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """Send w_t, and all means to a client that lacks them."""
+        """Send w_t, and all means to a client that does not have them."""
         return shared_pool.broadcast({"network": ("float32", server["network"])}, server["pool"], CODECS, full)
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:

@@ -134,7 +134,7 @@ class SdaFl(FederatedClassifier):
         return {**first, "shares": {}, "labels": {}, "pool": shared_pool.collect({})}
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """Send w_t, the latest pseudo labels, and all generated images to a client that lacks them."""
+        """Send w_t, the latest pseudo labels, and all generated images to a client that does not have them."""
         parts: dict[str, tuple[str, Array]] = {"network": ("float32", server["network"])}
         if server["pool"]["parts"]:
             parts["labels"] = ("bytes", np.concatenate([server["labels"][c] for c in server["pool"]["clients"]]))

@@ -1,4 +1,4 @@
-"""A pool of arrays that each client shares once; the server collects them and sends all to clients that lack them.
+"""A pool of arrays that each client shares once; the server collects them and sends all to every client.
 
 Used by fedmix.py (means of images) and sdafl.py (generated images).
 """

@@ -18,12 +18,12 @@ What leaves a client: its D's, its public key, and the set of its labels without
 (for other labels D_u sees fakes only, so G would learn nothing). label_sets=all does not send the set.
 
 Differences from the paper:
-- The secret seed is agreed on by X25519, anew for each client. The paper assumes a shared secret: key_source=file.
-- C_l is trained in the server's final rounds, not after every N steps, and not on the cloud's data alone at first.
-- D has GroupNorm in place of BatchNorm, so its weights are its whole state.
+- Each client agrees on its secret seed with the server by X25519 (key_source=agree). The paper does not say how.
+- C_l is trained in the server's final rounds, not after every N steps and not first on the cloud's data.
+- D has GroupNorm in place of BatchNorm, so its weights are all of its state.
 - With d_steps > 1, each further iteration of D_u draws its own z and l.
 - The server samples from a moving average of G_s (ema_decay=0: from G_s itself).
-- privacy=dp-sgd is our addition; section 3.3's argument by quantization alone gives no ε.
+- privacy=dp-sgd is our addition; the quantization argument of section 3.3 gives no ε.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PsFedGan(LocalGan):
         Literal["agree", "file"],
         Field(
             description="secret seed of G. agree: by X25519 key agreement; file: from CLIENT.key in the folder "
-            "VITRAIL_KEYS, on both sides (paper: a secret that both sides have)"
+            "VITRAIL_KEYS, on both sides"
         ),
     ] = "agree"
 

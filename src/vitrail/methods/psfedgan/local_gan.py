@@ -154,18 +154,18 @@ class LocalGan(PrivateMethod):
         public = "which labels a client has images of"
         return replace(noised, public=public, leaves=f"{noised.leaves}; without noise, {public}")
 
-    def check_message_size(self, numbers: int) -> int:
-        """Return the bytes of so many float32.
+    def check_message_size(self, n: int) -> int:
+        """Return the number of bytes of n float32 values.
 
         Raises:
             VitrailError: If they do not fit into one message.
         """
-        if 4 * numbers > LARGEST - 2**20:
+        if 4 * n > LARGEST - 2**20:
             raise VitrailError(
-                f"steps_per_message={self.steps_per_message}: {4 * numbers:,} bytes in one message, more than "
+                f"steps_per_message={self.steps_per_message}: {4 * n:,} bytes in one message, more than "
                 f"{LARGEST:,}: use fewer steps and more rounds, or narrower networks"
             )
-        return 4 * numbers
+        return 4 * n
 
     def common_parts(self) -> dict[str, PartSpec]:
         """Declare labels and losses, where they may be sent."""

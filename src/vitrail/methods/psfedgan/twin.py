@@ -2,7 +2,7 @@
 
 Both sides run this code. The secret comes from a key agreement (X25519) or from a file that both have. The seed of G is
 derived from it and expanded by ChaCha20, so all of its 256 bits matter. Neither the seed nor G is ever sent; an HMAC of
-G shows the other side, and nobody without the secret, whether both have the same bits.
+G lets the other side check that both have the same bits, and reveals nothing to anyone without the secret.
 """
 
 from __future__ import annotations

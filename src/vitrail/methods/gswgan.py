@@ -196,7 +196,7 @@ class GsWgan(PrivateMethod):
             noise=Noise(1.0),
             once=False,
             leaves="the gradient of the client's critic with respect to the fakes it was sent, clipped and noised",
-            trust="nobody: the noise is added on the client",  # compared with ledgers of earlier runs: keep
+            trust="no one: the noise is added on the client",
         )
 
     def reply_spec(self) -> Mapping[str, PartSpec]:

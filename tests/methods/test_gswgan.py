@@ -65,12 +65,12 @@ def test_the_servers_step_equals_adam_on_the_mean_critic_in_one_graph(tmp_path):
     method = quick("gswgan", rounds=1, **EXACT)
     begin = method.server_init(Rng((5,)).child("server", "init"))
     fed, _, traffic = federate(method, tmp_path)
-    opened, _ = method.start_round(begin, sorted(shares()), Rng((5,)).child("server", 0, "open"))
+    started, _ = method.start_round(begin, sorted(shares()), Rng((5,)).child("server", 0, "open"))
     replies = [p.array() for _, r in traffic.replies for p in decode(r).parts if p.name == "gradient"]
 
     G = from_vector(method.generator(), begin["generator"]).train()
     opt = torch.optim.Adam(G.parameters(), method.lr, (0.5, 0.9))
-    fake = G(*method.noise(opened["seed"]))[:8]
+    fake = G(*method.noise(started["seed"]))[:8]
     linear = sum((torch.from_numpy(a.copy()).view_as(fake) * fake).sum() for a in replies) / (3 * 8)
     linear.backward()
     opt.step()

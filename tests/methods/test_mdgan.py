@@ -119,8 +119,8 @@ def test_client_n_gets_the_generated_batches_n_and_n_plus_1(tmp_path):
 @pytest.mark.parametrize(("clients", "k"), [(1, 1), (2, 1), (3, 1), (4, 2), (10, 3), (16, 4)])
 def test_the_default_number_of_batches_is_log2_of_the_clients(clients, k):
     method = quick("mdgan", k=None, clients=clients)
-    opened, _ = method.start_round(method.server_init(Rng((1,))), [f"c{n}" for n in range(clients)], Rng((2,)))
-    assert len(opened["fakes"]) == k
+    started, _ = method.start_round(method.server_init(Rng((1,))), [f"c{n}" for n in range(clients)], Rng((2,)))
+    assert len(started["fakes"]) == k
 
 
 def test_a_batch_used_for_both_purposes_is_sent_once(tmp_path):

@@ -91,7 +91,7 @@ class MdGan(BaseMethod):
         t = server["rounds"] + 1
         due = self.swap_every and t % self.swap_every == 0 and t < self.task.rounds and len(clients) > 1
         cycle = [clients[i] for i in rng.child("swap").numpy().permutation(len(clients))] if due else []
-        opened = {
+        started = {
             "rounds": t,
             "seed": seed,
             "fakes": batches,
@@ -99,7 +99,7 @@ class MdGan(BaseMethod):
             "heir": dict(zip(cycle, cycle[1:] + cycle[:1], strict=True)),
             "gradients": [np.zeros((self.batch_size, *self.task.shape)) for _ in range(k)],
         }
-        return {**server, **opened}, clients
+        return {**server, **started}, clients
 
     def noise(self, seed: int, j: int) -> gan.Batch:
         """Return Z_j and its labels, the same at every call."""

@@ -3,7 +3,7 @@ VENV   ?= .venv
 PIP    := $(VENV)/bin/python -m pip
 OUT    ?= runs/first
 
-.PHONY: help run test sites lint bench clean
+.PHONY: help run test sites docs lint bench clean
 help:            ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
@@ -11,10 +11,14 @@ run: $(VENV)/.ready  ## set up, then train PRISM over ten clients on embedded di
 	@if [ -e $(OUT)/settings.toml ]; then $(VENV)/bin/vitrail resume $(OUT); else $(VENV)/bin/vitrail run prism out=$(OUT); fi
 
 test: $(VENV)/.ready-dev  ## set up, then run the tests
-	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m 'not sites'
+	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m 'not sites and not docs'
 
 sites: $(VENV)/.ready-dev  ## the tests that start Flower: its simulation, and real processes, with kills, lies and TLS
 	$(VENV)/bin/python -m pytest -m sites tests/engines
+
+docs: $(VENV)/.ready-dev  ## build the documentation site into site/ and run its code blocks and notebook
+	$(VENV)/bin/mkdocs build --strict
+	$(VENV)/bin/python -m pytest -n 2 -m docs tests/docs
 
 lint: $(VENV)/.ready-dev  ## ruff and mypy
 	$(VENV)/bin/ruff check .

@@ -21,7 +21,7 @@ from pathlib import Path
 def measure(n: int, folder: Path) -> None:
     """Evaluate n pictures in this process and print seconds and peak memory."""
     began = time.perf_counter()
-    from vitrail.metrics.evaluate_run import evaluate_stored
+    from vitrail.experiment.evaluate import evaluate_stored
 
     imported = time.perf_counter()
     evaluate_stored(folder / "model.safetensors", families=["fd-vitrail"], n=n)

@@ -177,7 +177,7 @@ def flwr_run(env: dict[str, str], app: Path, config: str, done: Path) -> None:
 
 def embedded(rounds: int, root: Path) -> list[float]:
     """Seconds of each round, in this process."""
-    from vitrail.experiment.runner import train
+    from vitrail.experiment.train import train
 
     run = train("prism", **SETTINGS, rounds=rounds, workers=1, out=str(root / "embedded"))
     return [row["seconds"] for row in run.rows]
@@ -185,7 +185,7 @@ def embedded(rounds: int, root: Path) -> list[float]:
 
 def simulated(rounds: int, root: Path) -> list[float]:
     """Seconds of each round, on Flower's simulation."""
-    from vitrail.experiment.runner import train
+    from vitrail.experiment.train import train
 
     run = train("prism", **SETTINGS, rounds=rounds, workers=CLIENTS, engine="flower", out=str(root / "simulated"))
     return [row["seconds"] for row in run.rows]

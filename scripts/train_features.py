@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.data import load
-from vitrail.nets.features import SMALL, Features, LayerPlan, halve
+from vitrail.nets.feature_network import Features, LayerPlan, halve
+from vitrail.nets.features import SMALL
 
 EPSILON = 1e-5  # of batch normalisation
 
@@ -106,8 +107,8 @@ def fold(net: Classifier, x: Tensor) -> dict[str, Tensor]:
         weights[i + 1] *= scale.view(1, -1, 1, 1) if i + 1 < depth else scale
 
     tensors = {"classifier.weight": weights[depth], "classifier.bias": was["head.bias"]}
-    for place, weight, bias in zip(net.plan.places, weights[:depth], biases, strict=True):
-        tensors |= {f"features.{place}.weight": weight, f"features.{place}.bias": bias}
+    for position, weight, bias in zip(net.plan.positions, weights[:depth], biases, strict=True):
+        tensors |= {f"features.{position}.weight": weight, f"features.{position}.bias": bias}
     return tensors
 
 

@@ -1,4 +1,7 @@
-"""Vitrail: train one image generator over data that may not be pooled."""
+"""Vitrail: train image generators with federated learning.
+
+Everything listed in `__all__` is the public interface. Names are imported on first use, because torch takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,98 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from vitrail.experiment.runner import Run, resume, train
+    from vitrail.data.dataset import Dataset, Images
+    from vitrail.experiment.api import compare, evaluate
+    from vitrail.experiment.callbacks import Callback
+    from vitrail.experiment.register import (
+        register_callback,
+        register_discriminator,
+        register_features,
+        register_generator,
+        register_mechanism,
+        register_method,
+        register_metric,
+        register_model_kind,
+        register_partition,
+        register_source,
+        register_transform,
+    )
+    from vitrail.experiment.run import Run
+    from vitrail.experiment.train import resume, train
+    from vitrail.methods.base import (
+        BaseMethod,
+        Broadcast,
+        Method,
+        Model,
+        PartSpec,
+        Reply,
+        ServerMessage,
+        Sums,
+        Task,
+    )
     from vitrail.models.model_file import Classifier, Generator, load, load_classifier
+    from vitrail.utils.rng import Rng
 
-__all__ = ["Classifier", "Generator", "Run", "__version__", "load", "load_classifier", "resume", "train"]
+__all__ = [
+    "BaseMethod",
+    "Broadcast",
+    "Callback",
+    "Classifier",
+    "Dataset",
+    "Generator",
+    "Images",
+    "Method",
+    "Model",
+    "PartSpec",
+    "Reply",
+    "Rng",
+    "Run",
+    "ServerMessage",
+    "Sums",
+    "Task",
+    "__version__",
+    "compare",
+    "evaluate",
+    "load",
+    "load_classifier",
+    "register_callback",
+    "register_discriminator",
+    "register_features",
+    "register_generator",
+    "register_mechanism",
+    "register_method",
+    "register_metric",
+    "register_model_kind",
+    "register_partition",
+    "register_source",
+    "register_transform",
+    "resume",
+    "train",
+]
 
-_WHERE = dict.fromkeys(("Classifier", "Generator", "load", "load_classifier"), "models.model_file")
-_WHERE |= dict.fromkeys(("Run", "resume", "train"), "experiment.runner")
+_MODULES = {
+    "data.dataset": ("Dataset", "Images"),
+    "experiment.api": ("compare", "evaluate"),
+    "experiment.callbacks": ("Callback",),
+    "experiment.register": tuple(name for name in __all__ if name.startswith("register_")),
+    "experiment.run": ("Run",),
+    "experiment.train": ("resume", "train"),
+    "methods.base": (
+        *("BaseMethod", "Broadcast", "Method", "Model", "PartSpec", "Reply", "ServerMessage", "Sums", "Task"),
+    ),
+    "models.model_file": ("Classifier", "Generator", "load", "load_classifier"),
+    "utils.rng": ("Rng",),
+}
+_WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for when it is asked for: torch takes seconds."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
     return getattr(import_module(f"vitrail.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

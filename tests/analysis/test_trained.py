@@ -1,70 +1,71 @@
-"""A run opened for use: the networks are those of training, the pictures those that clients would see."""
+"""A run run for use: the networks are those of training, the pictures those that clients would see."""
 
 import numpy as np
 import pytest
 import torch
 
-from vitrail.analysis.trained import open_run
-from vitrail.analysis.views import mean_over_pictures
+from vitrail.analysis.trained import load_run
+from vitrail.analysis.views import mean_over_images
 from vitrail.data import load
 from vitrail.data.transforms import TRANSFORMS
+from vitrail.experiment.personal import load_personal
 from vitrail.methods.base import ServerMessage
 from vitrail.metrics.evaluation import split_validation
-from vitrail.models.personal import load_personal
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
 
-def test_a_clients_generator_is_the_one_that_sample_draws_from(opened, folder):
+def test_a_clients_generator_is_the_one_used_for_sampling(run, folder):
     z = torch.randn(3, 16, generator=Rng((1,)).torch())
     with torch.no_grad():
-        assert opened.trained.generators["blur"](z).equal(load_personal(folder, "blur").net(z))
+        assert run.trained.generators["blur"](z).equal(load_personal(folder, "blur").net(z))
 
 
-def test_an_untrained_network_is_what_clients_begin_with(opened):
-    """A client that learns nothing in its first round has the first style."""
-    method = type(opened.trained.method)(**{**vars(opened.trained.method), "lr": 1e-12})
-    server = method.server_init(Rng((opened.settings.seed,)).child("server", "init"))
-    told = ServerMessage(0, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
-    own = opened.views.train.pictures.take(np.arange(8)).without_labels()
-    state, _ = method.client_round({}, told, own, Rng((1,)))
-    begun = type(opened.trained).of(method, server, {"a": state})
-    x = opened.views.test.x[:6]
-    assert torch.allclose(begun.style("a", x), opened.untrained.style("blur", x), atol=1e-3)
-    assert torch.allclose(begun.content(x), opened.untrained.content(x), atol=1e-2)
-    assert not torch.allclose(opened.trained.content(x), opened.untrained.content(x), atol=1e-2)
+def test_untrained_networks_are_those_that_clients_start_with(run):
+    """With a tiny learning rate, a client's first round leaves the initial style."""
+    method = type(run.method)(**{**vars(run.method), "lr": 1e-12})
+    server = method.server_init(Rng((run.settings.seed,)).child("server", "init"))
+    request = ServerMessage(0, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
+    own = run.views.train.images.take(np.arange(8)).without_labels()
+    state, _ = method.client_round({}, request, own, Rng((1,)))
+    start = type(run.trained).of(method, server, {"a": state})
+    x = run.views.test.x[:6]
+    assert torch.allclose(start.style("a", x), run.untrained.style("blur", x), atol=1e-3)
+    assert torch.allclose(start.content(x), run.untrained.content(x), atol=1e-2)
+    assert not torch.allclose(run.trained.content(x), run.untrained.content(x), atol=1e-2)
 
 
-def test_clients_are_judged_by_held_out_pictures_through_their_own_transform(opened):
+def test_test_images_are_held_out_images_through_each_clients_transform(run):
     data = load("digits", size=8)
-    _, judging = split_validation(data.test)
-    views = opened.views
+    _, test_part = split_validation(data.test)
+    views = run.views
     assert views.names == ("invert", "blur", "zoom-out")
-    plain = judging.pixels.astype(np.float32) / 255
-    for k in (0, 2):  # those that draw nothing
+    plain = test_part.pixels.astype(np.float32) / 255
+    for k in (0, 2):  # transforms without randomness
         seen = TRANSFORMS[views.names[k]](torch.from_numpy(plain), np.random.default_rng(0))
         bytes_ = (seen.clamp(0, 1) * 255).round().byte().numpy()
-        assert np.array_equal(views.test.pictures.pixels[views.test.client == k], bytes_)
-    assert np.array_equal(views.test.pictures.labels[views.test.client == 1], judging.labels)
-    held = views.train.shows[views.train.client == 0]
-    assert np.array_equal(views.train.pictures.pixels[views.train.client == 0], 255 - data.train.pixels[held])
+        assert np.array_equal(views.test.images.pixels[views.test.client == k], bytes_)
+    assert np.array_equal(views.test.images.labels[views.test.client == 1], test_part.labels)
+    held = views.train.source[views.train.client == 0]
+    assert np.array_equal(views.train.images.pixels[views.train.client == 0], 255 - data.train.pixels[held])
 
 
-def test_a_picture_that_several_clients_see_counts_once_in_an_interval():
+def test_an_image_that_several_clients_see_counts_once_in_an_interval():
     hits = np.random.default_rng(0).integers(0, 2, 200).astype(np.float64)
-    once = mean_over_pictures(hits, np.arange(200))
-    thrice = mean_over_pictures(np.tile(hits, 3), np.tile(np.arange(200), 3))
+    once = mean_over_images(hits, np.arange(200))
+    thrice = mean_over_images(np.tile(hits, 3), np.tile(np.arange(200), 3))
     assert thrice == once
     assert once[1] < once[0] < once[2]
 
 
-def test_what_is_no_run_of_padpaf_is_refused(tmp_path):
-    with pytest.raises(VitrailError, match="no run's folder"):
-        open_run(tmp_path)
+def test_runs_that_do_not_separate_content_and_style_are_refused(tmp_path):
+    with pytest.raises(VitrailError, match="not the folder of a run"):
+        load_run(tmp_path)
     for shared in ("everything", "nothing"):
         (tmp_path / "settings.toml").write_text(f'method = "padpaf"\nshared = "{shared}"\n')
-        with pytest.raises(VitrailError, match=f"shared {shared}.*shared=content alone"):
-            open_run(tmp_path)
-    (tmp_path / "settings.toml").write_text('method = "fedgan"\n')
-    with pytest.raises(VitrailError, match="padpaf alone"):
-        open_run(tmp_path)
+        with pytest.raises(VitrailError, match=r"method=padpaf does not separate.*shared=content"):
+            load_run(tmp_path)
+    for method in ("fedgan", "ditto", "padpafvae"):
+        (tmp_path / "settings.toml").write_text(f'method = "{method}"\n')
+        with pytest.raises(VitrailError, match=f"method={method} does not separate"):
+            load_run(tmp_path)

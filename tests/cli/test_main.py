@@ -1,4 +1,4 @@
-"""The command line, as a person uses it."""
+"""The command line, as users run it."""
 
 import json
 import os
@@ -10,7 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from PIL import Image
+from typer.testing import CliRunner
+
+from vitrail.cli.listing import TOPICS
+from vitrail.cli.main import GROUPS, app
 
 TINY = ["data=digits", "size=8", "clients=3", "local_steps=1", "batch_size=10", "workers=1"]
 
@@ -122,7 +127,7 @@ def test_a_place_that_cannot_be_written_is_a_message(run, tmp_path):
 
 
 def test_list_names_every_method_source_partition_and_setting():
-    from vitrail.data.catalog import PARTITIONS, SOURCES
+    from vitrail.data import PARTITIONS, SOURCES
     from vitrail.methods import METHODS
 
     said = vitrail("list", env={**os.environ, "COLUMNS": "200"}).stdout
@@ -152,3 +157,45 @@ def test_a_partition_can_be_drawn_without_training(tmp_path):
     assert done.returncode == 0, done.stderr
     assert Image.open(out).size[0] > 100
     assert [p.name for p in Path(tmp_path).iterdir()] == ["p.png"]
+
+
+COMMANDS = [name for commands in GROUPS.values() for name in commands]
+
+
+def test_the_overview_shows_every_command_in_its_group():
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output
+    assert all(f"─ {group} ─" in shown for group in GROUPS)
+    assert all(f"│ {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_argument_and_option_has_a_help_text_that_is_shown(name):
+    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "300"}).output
+    command = typer.main.get_command(app).commands[name]
+    for parameter in command.params:
+        assert parameter.help, parameter.name
+        first_words = parameter.help.replace("`", "")[:40]
+        assert first_words in shown, parameter.name
+    assert "`" not in shown  # Markdown is rendered
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["run", "prism", "--clients", "10"], "write clients=10"),
+        (["run", "prism", "--batch-size=8"], "write batch_size=8"),
+        (["compare", "prism", "--rounds", "3"], "write rounds=3"),
+        (["privacy", "moments", "--epsilon", "2"], "write epsilon=2"),
+    ],
+)
+def test_a_setting_written_as_an_option_is_answered_with_how_to_write_it(words, hint, tmp_path):
+    done = vitrail(*words, cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
+    assert done.returncode == 2
+    assert hint in done.stderr
+
+
+def test_settings_are_listed_by_topic_with_the_papers_values():
+    shown = vitrail("list", "prism", env={**os.environ, "COLUMNS": "200"}).stdout
+    topics = [line.strip() for line in shown.splitlines() if line.strip() in (*TOPICS, "training")]
+    assert topics == ["data", "rounds", "networks", "training", "privacy", "communication", "run"]
+    assert "paper: 64" in next(line for line in shown.splitlines() if line.startswith("batch_size="))

@@ -1,4 +1,4 @@
-"""Folders that the tests of data share."""
+"""Fixtures for the tests of data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitrail.data.official import FILES, Remote
 
 @pytest.fixture
 def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of assets and an empty home, with every official address out of reach."""
+    """An empty folder of assets and an empty home folder; all official addresses are unreachable."""
     monkeypatch.setenv("VITRAIL_ASSETS", str(tmp_path / "assets"))
     monkeypatch.setenv("VITRAIL_HOME", str(tmp_path / "home"))
     unreachable = {

@@ -1,4 +1,4 @@
-"""Bringing pictures to one size."""
+"""Resizing of images."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def test_28_becomes_32_without_loss() -> None:
     ("side", "size"),
     [(64, 32), (8, 32), (28, 64), (100, 33), (28, 16), (28, 8), (178, 64), (33, 32), (1, 9), (9, 1), (500, 7)],
 )
-def test_colour_is_resized_as_pil_does_it(side: int, size: int) -> None:
+def test_resizing_equals_pil(side: int, size: int) -> None:
     pixels = RNG.integers(0, 256, (2, 3, side, side), np.uint8)
-    for got, picture in zip(fit(pixels, size), pixels, strict=True):
-        image = Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0)))
+    for got, plane in zip(fit(pixels, size), pixels, strict=True):
+        image = Image.fromarray(np.ascontiguousarray(plane.transpose(1, 2, 0)))
         expected = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
         assert np.array_equal(got.transpose(1, 2, 0), expected)
 
 
-def test_shrinking_averages_and_does_not_skip() -> None:
+def test_shrinking_averages_all_pixels() -> None:
     stripes = np.zeros((1, 1, 64, 64), np.uint8)
     stripes[..., ::2] = 200
     assert np.abs(fit(stripes, 16)[0, 0, :, 2:-2].astype(int) - 100).max() <= 2
 
 
 @pytest.mark.parametrize(("height", "width"), [(40, 30), (30, 40), (31, 40)])
-def test_the_central_square_is_kept(height: int, width: int) -> None:
+def test_images_are_cropped_to_the_central_square(height: int, width: int) -> None:
     pixels = RNG.integers(0, 256, (1, 1, height, width), np.uint8)
     side = min(height, width)
     out = fit(pixels, side)

@@ -1,4 +1,4 @@
-"""Pictures of one's own: folders, arrays, torch and Hugging Face data sets."""
+"""Images of the user: folders, arrays, torch and Hugging Face data sets."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def save(path: Path, mode: str = "RGB", side: tuple[int, int] = (40, 40), value:
     return path
 
 
-def _apart_by_content(data: Dataset) -> None:
-    """Images were held out by a hash of their content, with a share of a half."""
+def assert_split_by_content(data: Dataset) -> None:
+    """Assert that half of the images were held out by a hash of their content."""
     train, test = hold_out(Images(np.concatenate([data.test.pixels, data.train.pixels])), 0.5)
     assert np.array_equal(train.pixels, data.train.pixels)
     assert np.array_equal(test.pixels, data.test.pixels)
 
 
-def test_pictures_in_one_folder_have_no_labels(tmp_path: Path) -> None:
+def test_images_in_one_folder_have_no_labels(tmp_path: Path) -> None:
     for i in range(10):
         save(tmp_path / f"{i}.png")
     data = load(f"folder:{tmp_path}")
@@ -84,7 +84,7 @@ def test_a_train_folder_alone_is_a_label(tmp_path: Path) -> None:
     assert load(f"folder:{tmp_path}").classes == ("plane", "train")
 
 
-def test_one_colour_picture_makes_all_of_them_colour(tmp_path: Path) -> None:
+def test_one_colour_image_makes_all_images_colour(tmp_path: Path) -> None:
     for i in range(5):
         save(tmp_path / f"{i}.png", "L", value=7)
     assert load(f"folder:{tmp_path}").shape == (1, 32, 32)
@@ -94,14 +94,14 @@ def test_one_colour_picture_makes_all_of_them_colour(tmp_path: Path) -> None:
     assert (data.train.pixels[0] == 7).all()
 
 
-def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
+def test_images_of_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
     for name, value in (("a", 0), ("b", 257 * 100), ("c", 65535)):
         save(tmp_path / f"{name}.png", "I;16", value=value)
     data = load(f"folder:{tmp_path}", test_fraction=0)
     assert data.train.pixels[:, 0, 5, 5].tolist() == [0, 100, 255]
 
 
-def test_palettes_bits_and_alpha_become_plain_pixels(tmp_path: Path) -> None:
+def test_palettes_single_bits_and_alpha_become_plain_pixels(tmp_path: Path) -> None:
     save(tmp_path / "1.png", "1", value=255)
     save(tmp_path / "2.gif", "P", value=51)
     clear = Image.new("RGBA", (20, 20), (200, 100, 50, 0))
@@ -110,28 +110,28 @@ def test_palettes_bits_and_alpha_become_plain_pixels(tmp_path: Path) -> None:
     assert data.train.pixels[:, :, 9, 9].tolist() == [[255] * 3, [51] * 3, [200, 100, 50]]
 
 
-def test_a_picture_is_turned_upright_and_cropped_to_its_centre(tmp_path: Path) -> None:
+def test_an_image_is_rotated_upright_and_cropped_to_its_centre(tmp_path: Path) -> None:
     image = Image.new("RGB", (90, 30), "black")
     image.paste((255, 255, 255), (30, 0, 60, 30))
     turned = image.rotate(90, expand=True)
     exif = turned.getexif()
-    exif[0x0112] = 6  # turn by 90 degrees clockwise to see it
+    exif[0x0112] = 6  # rotate by 90 degrees clockwise for display
     turned.save(tmp_path / "1.png", exif=exif)
     data = load(f"folder:{tmp_path}", test_fraction=0)
     assert (data.train.pixels == 255).all()
 
 
-def test_hidden_files_other_files_and_loops_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_files_other_files_and_link_loops_are_skipped(tmp_path: Path) -> None:
     save(tmp_path / "a" / "1.png")
     save(tmp_path / "a" / ".2.png")
     save(tmp_path / ".cache" / "3.png")
-    (tmp_path / "a" / "notes.txt").write_text("no picture")
+    (tmp_path / "a" / "notes.txt").write_text("no image")
     (tmp_path / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     assert len(load(f"folder:{tmp_path}", test_fraction=0).train) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"not a picture", b"\x89PNG\r\n\x1a\n" + bytes(20)])
+@pytest.mark.parametrize("content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n" + bytes(20)])
 def test_a_file_that_cannot_be_decoded_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     save(tmp_path / "1.png")
     (tmp_path / "broken.png").write_bytes(content)
@@ -139,13 +139,13 @@ def test_a_file_that_cannot_be_decoded_is_refused_by_name(tmp_path: Path, conten
         load(f"folder:{tmp_path}")
 
 
-def test_a_format_that_is_not_listed_is_refused_under_any_name(tmp_path: Path) -> None:
-    save(tmp_path / "1.pcx").rename(tmp_path / "1.png")  # PIL knows it, and others that run other programs
-    with pytest.raises(Malformed, match=r"1\.png: not a picture"):
+def test_other_image_formats_are_refused_under_any_file_name(tmp_path: Path) -> None:
+    save(tmp_path / "1.pcx").rename(tmp_path / "1.png")  # PIL reads it, and others that run external programs
+    with pytest.raises(Malformed, match=r"1\.png: not an image"):
         load(f"folder:{tmp_path}")
 
 
-def test_a_truncated_picture_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_truncated_image_is_refused_by_name(tmp_path: Path) -> None:
     path = save(tmp_path / "half.png")
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(Malformed, match=r"half\.png"):
@@ -153,7 +153,7 @@ def test_a_truncated_picture_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", [10_000, 50_000])  # PIL only warns of the first
-def test_a_picture_that_would_fill_the_memory_is_refused(tmp_path: Path, side: int) -> None:
+def test_an_image_that_would_fill_the_memory_is_refused(tmp_path: Path, side: int) -> None:
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
@@ -164,10 +164,10 @@ def test_a_picture_that_would_fill_the_memory_is_refused(tmp_path: Path, side: i
         load(f"folder:{tmp_path}")
 
 
-def test_a_folder_without_pictures_or_of_unequal_depth_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_images_or_of_unequal_depth_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VitrailError, match="no folder"):
         load(f"folder:{tmp_path}/none")
-    with pytest.raises(VitrailError, match="no pictures"):
+    with pytest.raises(VitrailError, match="no images"):
         load(f"folder:{tmp_path}")
     save(tmp_path / "1.png")
     save(tmp_path / "a" / "2.png")
@@ -175,7 +175,7 @@ def test_a_folder_without_pictures_or_of_unequal_depth_is_refused(tmp_path: Path
         load(f"folder:{tmp_path}")
 
 
-def test_held_out_pictures_are_the_same_in_every_run_and_apart_from_train(tmp_path: Path) -> None:
+def test_held_out_images_are_the_same_in_every_run_and_not_in_train(tmp_path: Path) -> None:
     for i in range(20):
         save(tmp_path / str(i % 3) / f"{i}.png")
     one, two = (load(f"folder:{tmp_path}", test_fraction=0.3) for _ in range(2))
@@ -185,18 +185,18 @@ def test_held_out_pictures_are_the_same_in_every_run_and_apart_from_train(tmp_pa
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_an_impossible_share_is_refused(share: float) -> None:
+def test_an_invalid_test_fraction_is_refused(share: float) -> None:
     with pytest.raises(VitrailError, match="test_fraction="):
         load("digits", test_fraction=share)
 
 
-def test_a_share_that_leaves_nothing_to_train_on_is_refused() -> None:
+def test_a_fraction_that_leaves_no_training_images_is_refused() -> None:
     with pytest.raises(VitrailError, match="leaves none of 1"):
         from_arrays(np.zeros((1, 8, 8), np.uint8), test_fraction=0.9)
 
 
 @pytest.mark.parametrize("size", [0, -3, 10**6])
-def test_an_impossible_size_is_refused(size: int) -> None:
+def test_an_invalid_size_is_refused(size: int) -> None:
     with pytest.raises(VitrailError, match=f"size={size}"):
         load("digits", size=size)
     with pytest.raises(VitrailError, match=f"size={size}"):
@@ -230,14 +230,14 @@ def test_npz_of_images_and_labels_is_split(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=GREY, labels=Y)
     data = load(f"npz:{tmp_path / 'a.npz'}", test_fraction=0.5)
     assert (len(data.train) + len(data.test), data.shape) == (6, (1, 32, 32))
-    _apart_by_content(data)
+    assert_split_by_content(data)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "reason"),
     [
-        ({"pixels": GREY}, "holds none of images"),
-        ({"images": GREY, "labels": Y[:3]}, "3 labels for 6 pictures"),
+        ({"pixels": GREY}, "contains none of images"),
+        ({"images": GREY, "labels": Y[:3]}, "3 labels for 6 images"),
         ({"images": GREY[0], "labels": Y}, "expected \\(n, h, w\\)"),
         ({"images": GREY[:0]}, "no pixels"),
         ({"images": GREY / 3.0}, "expected 0 to 1"),
@@ -246,16 +246,16 @@ def test_npz_of_images_and_labels_is_split(tmp_path: Path) -> None:
         ({"images": np.array([["a"]], object)}, "plain arrays"),
         ({"images": np.zeros((2, 9, 9, 9), np.uint8)}, "no axis of 1 to 4 channels"),
         ({"images": np.zeros((2, 3, 3, 3), np.uint8)}, "ambiguous"),
-        ({"x_train": GREY, "x_test": COLOUR}, "grey and the other in colour"),
-        ({"x_train": GREY, "x_test": GREY, "y_test": Y}, "only one of"),
-        ({"images": GREY, "labels": np.full(6, 0.5)}, "whole numbers"),
+        ({"x_train": GREY, "x_test": COLOUR}, "only one of training and test images is in colour"),
+        ({"x_train": GREY, "x_test": GREY, "y_test": Y}, "labels for only one of"),
+        ({"images": GREY, "labels": np.full(6, 0.5)}, "integers or text"),
     ],
 )
-def test_a_bad_npz_is_refused_by_name(tmp_path: Path, arrays: dict[str, np.ndarray], said: str) -> None:
+def test_a_bad_npz_is_refused_by_name(tmp_path: Path, arrays: dict[str, np.ndarray], reason: str) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
-    with pytest.raises(Malformed, match=said) as refusal:
+    with pytest.raises(Malformed, match=reason) as error:
         load(f"npz:{tmp_path / 'a.npz'}")
-    assert "a.npz" in str(refusal.value)
+    assert "a.npz" in str(error.value)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "text"])
@@ -283,7 +283,7 @@ def test_arrays_of_bytes_floats_and_booleans_agree() -> None:
     assert len(digests) == 1
 
 
-def test_labels_become_the_ranks_of_their_values() -> None:
+def test_labels_are_numbered_by_their_sorted_values() -> None:
     data = from_arrays(GREY, ["pear", "fig", "fig", "pear", "apple", "fig"], GREY[:1], ["fig"])
     assert data.classes == ("apple", "fig", "pear")
     assert data.train.labels is not None
@@ -292,7 +292,7 @@ def test_labels_become_the_ranks_of_their_values() -> None:
     assert data.test.labels.tolist() == [1]
 
 
-def test_any_torch_data_set_gives_the_same_pictures() -> None:
+def test_all_kinds_of_torch_datasets_give_the_same_images() -> None:
     import torch
     from torch.utils.data import Dataset, TensorDataset
 
@@ -317,7 +317,7 @@ def test_any_torch_data_set_gives_the_same_pictures() -> None:
     assert (bare.shape, bare.train.labels, len(bare.test)) == ((3, 32, 32), None, 1)
 
 
-def test_a_tensor_data_set_without_labels_has_none() -> None:
+def test_a_tensor_dataset_without_labels_has_no_labels() -> None:
     import torch
     from torch.utils.data import TensorDataset
 
@@ -326,15 +326,15 @@ def test_a_tensor_data_set_without_labels_has_none() -> None:
     assert np.array_equal(data.train.pixels[:, 0], GREY)
 
 
-def test_a_torch_data_set_that_cannot_be_used_is_refused_with_the_reason() -> None:
-    picture = Image.fromarray(GREY[0])
+def test_an_invalid_torch_dataset_is_refused_with_the_reason() -> None:
+    image = Image.fromarray(GREY[0])
     with pytest.raises(VitrailError, match="empty"):
         from_torch([])
-    with pytest.raises(VitrailError, match="only 1 of 2 pictures have labels"):
-        from_torch([(picture, 1), picture])
+    with pytest.raises(VitrailError, match="only 1 of 2 images have labels"):
+        from_torch([(image, 1), image])
     with pytest.raises(Malformed, match=r"labels of shape \(2, 3\)"):
-        from_torch([(picture, np.zeros(3, int))] * 2)
-    with pytest.raises(Malformed, match=r"picture 0: float64 values from -1\.0"):
+        from_torch([(image, np.zeros(3, int))] * 2)
+    with pytest.raises(Malformed, match=r"image 0: float64 values from -1\.0"):
         from_torch([GREY[0] / 127.5 - 1])
 
 
@@ -346,8 +346,8 @@ def hub_folder(tmp_path: Path, splits: dict[str, int], labels: bool = True) -> P
 
     kinds = datasets.ClassLabel(names=["cat", "dog", "emu"])
     for split, n in splits.items():
-        columns = {"picture": [Image.fromarray(COLOUR[i]) for i in range(n)], "note": ["x"] * n}
-        features = {"picture": datasets.Image(), "note": datasets.Value("string")}
+        columns = {"scan": [Image.fromarray(COLOUR[i]) for i in range(n)], "note": ["x"] * n}
+        features = {"scan": datasets.Image(), "note": datasets.Value("string")}
         if labels:
             columns["kind"], features["kind"] = Y[:n].tolist(), kinds
         table = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
@@ -356,7 +356,7 @@ def hub_folder(tmp_path: Path, splits: dict[str, int], labels: bool = True) -> P
     return tmp_path / "hub"
 
 
-def test_a_hub_data_set_finds_its_own_columns_and_splits(tmp_path: Path) -> None:
+def test_columns_and_splits_of_a_hub_dataset_are_detected(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path, {"train": 6, "test": 2})
     data = load(f"hf:{folder}", home=tmp_path / "home")
     assert np.array_equal(data.train.pixels, COLOUR.transpose(0, 3, 1, 2))
@@ -365,14 +365,14 @@ def test_a_hub_data_set_finds_its_own_columns_and_splits(tmp_path: Path) -> None
     assert data.test.labels.tolist() == [0, 1]
 
 
-def test_a_hub_data_set_without_labels_or_test_split_is_split(tmp_path: Path) -> None:
+def test_a_hub_dataset_without_labels_and_test_split_is_split(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path, {"train": 6}, labels=False)
     data = load(f"hf:{folder}", home=tmp_path / "home", test_fraction=0.5)
     assert (len(data.train) + len(data.test), data.train.labels) == (6, None)
-    _apart_by_content(data)
+    assert_split_by_content(data)
 
 
-def test_a_hub_folder_of_pictures_is_read_by_its_sub_folders(tmp_path: Path) -> None:
+def test_a_hub_folder_of_images_is_labelled_by_its_sub_folders(tmp_path: Path) -> None:
     for split, n in (("train", 4), ("test", 2)):
         for label in ("cat", "dog"):
             for i in range(n):
@@ -384,28 +384,30 @@ def test_a_hub_folder_of_pictures_is_read_by_its_sub_folders(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("column", "last", "said"),
+    ("column", "last", "reason"),
     [
-        ("kind", None, "some pictures have no label"),
-        ("kind", -1, "some pictures have no label"),
-        ("picture", None, "train 2: no picture"),
-        ("picture", {"bytes": b"junk", "path": None}, "train 2: not a picture"),
+        ("kind", None, "some images have no label"),
+        ("kind", -1, "some images have no label"),
+        ("scan", None, "train 2: no image"),
+        ("scan", {"bytes": b"junk", "path": None}, "train 2: not an image"),
     ],
 )
-def test_a_hub_data_set_with_a_hole_is_refused_by_name(tmp_path: Path, column: str, last: object, said: str) -> None:
+def test_a_hub_dataset_with_a_missing_value_is_refused_by_name(
+    tmp_path: Path, column: str, last: object, reason: str
+) -> None:
     import datasets
 
-    columns = {"picture": [Image.fromarray(p) for p in GREY[:3]], "kind": [0, 1, 0]}
+    columns = {"scan": [Image.fromarray(p) for p in GREY[:3]], "kind": [0, 1, 0]}
     columns[column][2] = last  # type: ignore[call-overload]
-    features = datasets.Features({"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["a", "b"])})
+    features = datasets.Features({"scan": datasets.Image(), "kind": datasets.ClassLabel(names=["a", "b"])})
     (tmp_path / "hub").mkdir()
     datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / "hub" / "train.parquet")
-    with pytest.raises(Malformed, match=said) as refusal:
+    with pytest.raises(Malformed, match=reason) as error:
         load(f"hf:{tmp_path / 'hub'}", home=tmp_path / "home")
-    assert f"hf:{tmp_path / 'hub'}" in str(refusal.value)
+    assert f"hf:{tmp_path / 'hub'}" in str(error.value)
 
 
-def test_a_truncated_hub_data_set_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_truncated_hub_dataset_is_refused_by_name(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path, {"train": 6})
     path = next(folder.iterdir())
     path.write_bytes(path.read_bytes()[:500])
@@ -413,7 +415,7 @@ def test_a_truncated_hub_data_set_is_refused_by_name(tmp_path: Path) -> None:
         load(f"hf:{folder}", home=tmp_path / "home")
 
 
-def test_a_hub_data_set_that_cannot_be_loaded_is_refused_with_remedies(tmp_path: Path) -> None:
+def test_a_hub_dataset_that_cannot_be_loaded_is_refused_with_remedies(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(VitrailError, match=r"cannot be loaded.*connect to the internet"):
         load(f"hf:{tmp_path / 'empty'}", home=tmp_path)

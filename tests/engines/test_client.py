@@ -172,7 +172,7 @@ def test_a_number_too_large_for_an_integer_is_refused_before_it_is_cast(value):
 
 def test_a_client_killed_in_training_answers_the_same_request_and_no_other(tmp_path):
     method = built(entropy="seed")
-    lax = Policy(("dp-sgd",), max_epsilon=1000.0, require_entropy="any")
+    lax = Policy(("dp-sgd",), max_epsilon=1000.0, require_noise_source="any")
     client = client_of(method, tmp_path / "a", policy=lax)
     pid = os.fork()
     if not pid:

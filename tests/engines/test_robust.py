@@ -13,7 +13,7 @@ from vitrail.engines.replies import CheckedPart, FixedPointSum
 from vitrail.engines.robust import Norms, RobustSum, trimmed_mean
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import prepare
-from vitrail.experiment.runner import _row
+from vitrail.experiment.runner import metrics_row
 from vitrail.methods.base import PartSpec
 from vitrail.utils.errors import VitrailError
 from vitrail.wire.message import decode, digest, encode, make_part
@@ -176,9 +176,9 @@ def test_honest_clients_are_not_reported_and_a_false_one_is_in_the_rounds_row(tm
         method = quick(name, clients=5)
         _, (outcome, *_), _ = federate(method, tmp_path / name, rounds=1, holds=shares(5, 16))
         assert outcome.outliers == {}
-        assert "outliers" not in _row(outcome, 1.0)
+        assert "outliers" not in metrics_row(outcome, 1.0)
     _, outcome = network_after("fedavg", tmp_path / "false", spoil=poisoned(100))
-    assert list(_row(outcome, 1.0)["outliers"]) == ["client-1"]
+    assert list(metrics_row(outcome, 1.0)["outliers"]) == ["client-1"]
     assert "the norm of network is" in outcome.outliers["client-1"]
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from vitrail.experiment import compare as module
 from vitrail.experiment import comparison_tables as table_module
+from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.compare import EvalConfig, check, compare, entries
 from vitrail.experiment.comparison_tables import as_csv, by_settings, differing, markdown, notes, standings
 from vitrail.experiment.run_dir import RunDir
-from vitrail.experiment.runner import NullCallback
 from vitrail.experiment.settings import resolve
 from vitrail.utils.errors import VitrailError
 
@@ -53,7 +53,7 @@ def played(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     (folder / "both.toml").write_text(FILE)
     found = entries([str(folder / "both.toml")], {})
-    compare(found, [0, 1], folder / "out", ASKED, lambda *_: NullCallback())
+    compare(found, [0, 1], folder / "out", ASKED, lambda *_: Callback())
     return folder, found
 
 
@@ -183,7 +183,7 @@ def test_a_second_time_nothing_is_trained_or_measured(played, monkeypatch):
     for name in ("begin", "resume", "evaluate_stored"):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("did it again"))
     again = entries([str(folder / "both.toml")], {"workers": 2, "grids": 1})  # what changes no bit does not count
-    compare(again, [0, 1], folder / "out", ASKED, lambda *_: NullCallback())
+    compare(again, [0, 1], folder / "out", ASKED, lambda *_: Callback())
     assert [e.found for e in again] == [e.found for e in before]
 
 
@@ -207,7 +207,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(playe
     folder, _ = played
     changed = entries([str(folder / "both.toml")], {"rounds": 3})
     with pytest.raises(VitrailError, match="was played with another rounds; give another --out"):
-        compare(changed, [0], folder / "out", ASKED, lambda *_: NullCallback())
+        compare(changed, [0], folder / "out", ASKED, lambda *_: Callback())
     assert len(RunDir(folder / "out" / "sync-d-g" / "seed-0").rows()) == 2
 
 
@@ -247,7 +247,7 @@ def test_the_settings_of_a_finished_run_can_be_compared_again_without_its_seed(p
 def test_one_failing_run_does_not_stop_the_others(tmp_path):
     (tmp_path / "x.toml").write_text(FILE.replace('sync = "g"', 'partition = "attribute:Smiling"'))
     found = entries([str(tmp_path / "x.toml")], {})
-    compare(found, [0], tmp_path / "out", ASKED, lambda *_: NullCallback())
+    compare(found, [0], tmp_path / "out", ASKED, lambda *_: Callback())
     assert (len(found[0].runs), len(found[1].runs)) == (1, 0)
     assert found[1].failed
     assert standings(found, ASKED).rows[1][2] == "failed"

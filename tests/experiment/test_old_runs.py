@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from vitrail.cli.main import app
 from vitrail.experiment import settings as config
-from vitrail.experiment.runner import begin
+from vitrail.experiment.train import start_run
 from vitrail.models.model_file import load, load_classifier
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0.1.0"
@@ -66,5 +66,5 @@ def test_the_settings_of_a_run_of_0_1_0_are_still_settings(run):
 
 def test_a_run_of_0_1_0_can_be_the_start_of_another(runs, tmp_path):
     settings = {"init_from": str(runs / "prism"), "out": str(tmp_path / "new"), "rounds": 1}
-    begin(config.resolve(str(runs / "prism" / "settings.toml"), settings))
+    start_run(config.resolve(str(runs / "prism" / "settings.toml"), settings))
     assert load(tmp_path / "new").sample(2).shape == (2, 1, 8, 8)

@@ -19,11 +19,11 @@ from vitrail.auditing.audit_run import audit_run
 from vitrail.data import from_arrays
 from vitrail.data import load as load_data
 from vitrail.experiment import settings as config
+from vitrail.experiment.callbacks import Callback
+from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.run_dir import RunDir
-from vitrail.experiment.runner import NullCallback
 from vitrail.experiment.validation import GIVEN
-from vitrail.metrics.evaluate_run import evaluate_stored
 from vitrail.metrics.evaluation import split_validation
 from vitrail.metrics.round_metrics import RoundMetrics
 from vitrail.privacy.ledger import read as read_ledger
@@ -145,13 +145,13 @@ def test_nothing_of_a_noised_round_is_shown_before_its_checkpoint_is_saved(tmp_p
     assert len(list((out / "samples").iterdir())) == 3
 
 
-class Deadly(NullCallback):
+class Deadly(Callback):
     """Kills the whole process when the first client of a round has answered and others are training."""
 
     def __init__(self, at=1):
         self.at = at
 
-    def during(self, outcome):
+    def on_reply(self, outcome):
         if outcome.round == self.at and len(outcome.replied) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -166,7 +166,7 @@ def killed_alone(code):
 
 def test_killed_while_workers_train_and_resumed_with_another_number(unbroken, tmp_path):
     out = tmp_path / "run"
-    assert killed_alone(f"tiny('prism', {str(out)!r}, workers=2, watch=Deadly())")
+    assert killed_alone(f"tiny('prism', {str(out)!r}, workers=2, callbacks=[Deadly()])")
     vitrail.resume(out, workers=1)
     assert equal(result(out), result(unbroken["prism"]))
 
@@ -191,7 +191,7 @@ def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "run"
     vitrail.train("psfedgan", out=str(whole), **how)
     assert killed_alone(
-        f"vitrail.train('psfedgan', out={str(out)!r}, **TINY | FREE | {{'workers': 2}}, watch=Deadly(3))"
+        f"vitrail.train('psfedgan', out={str(out)!r}, **TINY | FREE | {{'workers': 2}}, callbacks=[Deadly(3)])"
     )
     assert load(out / "checkpoint.safetensors")["federation"]["round"] == 0
     assert len(list((out / "answers").iterdir())) >= 4
@@ -203,13 +203,13 @@ def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
 
 
 def test_keys_from_the_operating_system_outlive_a_kill_before_the_first_checkpoint_with_a_round(tmp_path):
-    class Stops(NullCallback):
-        def during(self, outcome):
+    class Stops(Callback):
+        def on_reply(self, outcome):
             if outcome.round == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vitrail.train("psfedgan", out=str(tmp_path / "x"), **{**TINY, **FREE}, noise_source="os", watch=Stops())
+        vitrail.train("psfedgan", out=str(tmp_path / "x"), **{**TINY, **FREE}, noise_source="os", callbacks=[Stops()])
     rows = vitrail.resume(tmp_path / "x").rows
     assert not any(row["excluded"] or row.get("sent_back") for row in rows)
 
@@ -277,7 +277,7 @@ def test_a_folder_in_use_is_refused(unbroken):
 
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
-    with pytest.raises(VitrailError, match=r"holds no run.*settings.toml"):
+    with pytest.raises(VitrailError, match=r"has no run.*settings.toml"):
         vitrail.resume(tmp_path)
 
 
@@ -324,14 +324,14 @@ def test_a_model_of_an_earlier_split_is_measured_and_the_figures_are_marked_as_n
 
 def test_a_run_that_starts_from_one_of_an_earlier_split_says_that_its_figures_are_not_held_out(tmp_path):
     first = tiny("fedgan", tmp_path / "first", **BRIEF)
-    second = tiny("fedgan", tmp_path / "second", **BRIEF, start=str(first.folder))
+    second = tiny("fedgan", tmp_path / "second", **BRIEF, init_from=str(first.folder))
     assert load(second.folder / "model.safetensors")["about"]["split"] == "content"
     as_of_version_0_1_0(first.folder)
-    third = tiny("fedgan", tmp_path / "third", **BRIEF, start=str(first.folder))
+    third = tiny("fedgan", tmp_path / "third", **BRIEF, init_from=str(first.folder))
     about = load(third.folder / "model.safetensors")["about"]
     assert about["split"] == ""
     assert "not held out" in " ".join(about["notes"])
-    fourth = tiny("fedgan", tmp_path / "fourth", **BRIEF, start=str(third.folder))
+    fourth = tiny("fedgan", tmp_path / "fourth", **BRIEF, init_from=str(third.folder))
     assert load(fourth.folder / "model.safetensors")["about"]["split"] == ""
 
 
@@ -355,7 +355,7 @@ def test_a_torn_last_line_of_metrics_is_forgotten(tmp_path):
 
 def test_a_run_can_start_from_an_earlier_one(unbroken, tmp_path):
     for method in SMALL:
-        run = tiny(method, tmp_path / method, start=str(unbroken[method]), rounds=1)
+        run = tiny(method, tmp_path / method, init_from=str(unbroken[method]), rounds=1)
         earlier = load(unbroken[method] / "checkpoint.safetensors")["federation"]["server"]
         begun = prepare(run.settings).method.server_init(Rng((0,)), None, earlier)
         assert begun
@@ -365,7 +365,7 @@ def test_a_run_can_start_from_an_earlier_one(unbroken, tmp_path):
 
 def test_starting_from_an_earlier_run_changes_where_it_ends(unbroken, tmp_path):
     a = tiny("fedgan", tmp_path / "a", rounds=1)
-    b = tiny("fedgan", tmp_path / "b", rounds=1, start=str(unbroken["fedgan"]))
+    b = tiny("fedgan", tmp_path / "b", rounds=1, init_from=str(unbroken["fedgan"]))
     assert result(a.folder)[0] != result(b.folder)[0]
 
 
@@ -374,7 +374,7 @@ def test_starting_from_an_earlier_run_changes_where_it_ends(unbroken, tmp_path):
 )
 def test_starting_from_what_is_no_like_run_is_refused(start, says, unbroken, tmp_path):
     with pytest.raises(VitrailError, match=says):
-        tiny("prism", tmp_path / "x", start=str(unbroken.get(start, tmp_path / start)))
+        tiny("prism", tmp_path / "x", init_from=str(unbroken.get(start, tmp_path / start)))
 
 
 def test_empty_clients_sit_out_and_the_run_goes_on(tmp_path):
@@ -419,7 +419,7 @@ def test_a_run_in_which_nobody_answered_has_no_model(tmp_path):
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path):
     with pytest.raises(VitrailError, match="init_from="):
-        tiny("fedgan", tmp_path / "x", start=str(tmp_path / "nowhere"))
+        tiny("fedgan", tmp_path / "x", init_from=str(tmp_path / "nowhere"))
     assert not (tmp_path / "x").exists()
 
 
@@ -484,7 +484,7 @@ def test_data_from_python_trains_and_must_be_handed_over_to_resume(tmp_path):
         **SMALL["fedgan"],
     )
     assert run.generator.sample(4).shape == (4, 1, 8, 8)
-    with pytest.raises(VitrailError, match="hand the same data over"):
+    with pytest.raises(VitrailError, match="pass the same data again"):
         vitrail.resume(run.folder)
     vitrail.resume(run.folder, data=data)
     torch_data = torch.utils.data.TensorDataset(torch.from_numpy(x[:40]), torch.from_numpy(y[:40]))

@@ -63,7 +63,7 @@ def test_an_unknown_method_is_refused_with_the_nearest_known():
 @pytest.mark.parametrize(
     ("values", "setting"),
     [
-        ({"clients_per_round": 20}, "per_round"),
+        ({"clients_per_round": 20}, "clients_per_round"),
         ({"quorum": 11}, "quorum"),
         ({"clients_per_round": 3, "quorum": 4}, "quorum"),
     ],
@@ -80,7 +80,7 @@ def test_resolved_settings_survive_a_trip_through_their_file(method, tmp_path):
     path = tmp_path / "settings.toml"
     path.write_text(to_toml(settings, "0"))
     assert resolve(str(path), {}) == settings
-    assert tomllib.loads(path.read_text())["from"] == "runs/x"
+    assert tomllib.loads(path.read_text())["init_from"] == "runs/x"
 
 
 def test_overrides_win_over_the_file(tmp_path):

@@ -12,7 +12,7 @@ from vitrail.methods.base import ServerMessage, Task
 from vitrail.methods.prism import loss
 from vitrail.methods.prism.loss import summary_of
 from vitrail.privacy.accounting import epsilon
-from vitrail.privacy.feature_sums import pack, unpack
+from vitrail.privacy.feature_sum_messages import pack, unpack
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode, encode, make_part

@@ -9,15 +9,15 @@ import vitrail
 from vitrail.cli.main import app
 from vitrail.data import load as load_data
 from vitrail.data.transforms import held_out
+from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.compare import EvalConfig, compare, entries
 from vitrail.experiment.comparison_tables import by_clients, standings
-from vitrail.experiment.runner import NullCallback
-from vitrail.metrics.clients import by_client, evaluate_clients
+from vitrail.experiment.evaluate_clients import by_client, evaluate_clients
+from vitrail.experiment.personal import load_personal
 from vitrail.metrics.distances import Distances
 from vitrail.metrics.evaluation import as_stored, split_validation
 from vitrail.metrics.extractors import choose_ruler, features_of, own
 from vitrail.models.model_file import load, save_model
-from vitrail.models.personal import load_personal
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.state import load as load_state
 
@@ -89,7 +89,7 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     runs = ['[[runs]]\nname = "ours"', '[[runs]]\nname = "FedAvg"\nshared = "everything"']
     file.write_text("\n".join([*lines, *runs]))
     asked, found = EvalConfig(n=100, families=["fd-vitrail"], clients=True), entries([str(file)], {})
-    compare(found, [0], tmp_path / "out", asked, lambda *_: NullCallback())
+    compare(found, [0], tmp_path / "out", asked, lambda *_: Callback())
     assert not [text for e in found for text in e.failed]
     table, clients = standings(found, asked), by_clients(found)
     assert "fd-vitrail, mean of clients ↓" in table.columns
@@ -99,9 +99,9 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     assert clients.columns == ["", "ours", "FedAvg"]
     assert [row[0] for row in clients.rows] == ["fd-vitrail of client invert ↓", "fd-vitrail of client blur ↓"]
     assert all(" to " in cell for row in clients.rows for cell in row[1:])
-    monkeypatch.setattr("vitrail.metrics.clients.evaluate", None)  # a second time, nothing is measured
+    monkeypatch.setattr("vitrail.experiment.evaluate_clients.evaluate", None)  # a second time, nothing is measured
     again = entries([str(file)], {})
-    compare(again, [0], tmp_path / "out", asked, lambda *_: NullCallback())
+    compare(again, [0], tmp_path / "out", asked, lambda *_: Callback())
     assert [e.found for e in again] == [e.found for e in found]
     with pytest.raises(VitrailError, match="leave out --best"):
         compare(
@@ -109,5 +109,5 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
             [0],
             tmp_path / "out",
             EvalConfig(best=True, clients=True),
-            lambda *_: NullCallback(),
+            lambda *_: Callback(),
         )

@@ -13,10 +13,10 @@ from tests.federation import digits, quick
 from vitrail.data import from_arrays
 from vitrail.data import load as load_data
 from vitrail.data.dataset import Dataset, Images
+from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
 from vitrail.metrics import extractors, oracle
-from vitrail.metrics.evaluate_run import evaluate_stored
 from vitrail.metrics.evaluation import LABELLED, evaluate, requested_labels, split_validation
 from vitrail.metrics.extractors import Extractor, FeatureSet, choose_ruler, features_of, own
 from vitrail.metrics.measure import Measure

@@ -1,4 +1,4 @@
-"""What `vitrail show` says of a model file is what is in it."""
+"""`vitrail show` describes what a model file contains."""
 
 import io
 import json
@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import vitrail
 from tests.federation import quick
 from vitrail.cli.main import app
-from vitrail.methods.base import Model
 from vitrail.models.inspection import inspect_model, show_model
+from vitrail.models.model import Model
 from vitrail.models.model_file import load, save_model
 from vitrail.nets.generators import build
 from vitrail.nets.masked import Masked
@@ -53,7 +53,7 @@ def test_the_parts_add_up_to_the_file(prism, name):
     assert found["parts"][-1] == {"name": "header", "type": "json", "bytes": 8 + length}
 
 
-def test_the_share_of_ones_is_that_of_the_mask_that_was_saved(prism, tmp_path):
+def test_the_share_of_ones_is_that_of_the_saved_mask(prism, tmp_path):
     tree = state.load(prism / "model.safetensors")["model"]
     masked = Masked(build(tree["generator"], (1, 8, 8), 10, tree["width"]), tree["seed"])
     mask = np.arange(masked.size) % 5 == 0
@@ -66,7 +66,7 @@ def test_the_share_of_ones_is_that_of_the_mask_that_was_saved(prism, tmp_path):
     assert found["float32_bytes"] == found["parts"][0]["float32_bytes"] == 4 * masked.size
 
 
-def test_an_ensemble_shows_the_share_that_its_draws_have(prism):
+def test_an_ensemble_shows_the_expected_share_of_ones(prism):
     found, generator = inspect_model(prism / "ensemble.safetensors"), load(prism / "ensemble.safetensors")
     generator.sample(1)
     drawn = torch.cat([p.flatten() for p in generator.net.masked.net.parameters()])
@@ -83,11 +83,11 @@ def test_ordinary_weights_are_listed_one_by_one(fedgan):
     assert found["kind"] == "dcgan"
     assert found["parameters"] == sum(p.numel() for p in load(fedgan).net.parameters())
     assert "stored with the weights" in text(found)
-    assert "…" not in text(found, 60)  # nothing is cut off where it is narrow
+    assert "…" not in text(found, 60)  # no text is cut off on a narrow console
 
 
-def test_all_that_a_person_asks_is_printed(prism):
-    said = text(inspect_model(prism))
+def test_network_sizes_privacy_and_bytes_are_printed(prism):
+    shown = text(inspect_model(prism))
     rows = [json.loads(line) for line in (prism / "metrics.jsonl").read_text().splitlines()]
     for words in (
         str(prism / "model.safetensors"),
@@ -104,18 +104,18 @@ def test_all_that_a_person_asks_is_printed(prism):
         f"{sum(r['bytes_down'] for r in rows):,}",
         f"{os.stat(prism / 'model.safetensors').st_size:,}",
     ):
-        assert words in said
+        assert words in shown
 
 
-def test_json_has_everything_of_about_and_nothing_else_on_stdout(prism):
-    said = CliRunner().invoke(app, ["show", str(prism), "--json"])
-    found = json.loads(said.stdout)
-    assert (said.exit_code, said.stderr) == (0, "")
+def test_json_output_has_all_facts_and_stdout_nothing_else(prism):
+    result = CliRunner().invoke(app, ["show", str(prism), "--json"])
+    found = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr) == (0, "")
     assert found["about"] == load(prism).about
     assert found == inspect_model(prism)
 
 
-def test_a_model_that_says_nothing_of_privacy_is_shown_as_such_and_cannot_steer_the_terminal(tmp_path):
+def test_missing_privacy_is_shown_and_control_characters_are_removed(tmp_path):
     method = quick("prism")
     model = method.export_models(method.server_init(Rng((1,))))["generator"]
     about = {"data": "[red]\x1b[2Jmine", "array": np.zeros((2, 3)), "notes": ["one", "two"]}
@@ -123,32 +123,32 @@ def test_a_model_that_says_nothing_of_privacy_is_shown_as_such_and_cannot_steer_
     found = inspect_model(tmp_path / "m.safetensors")
     json.dumps(found, allow_nan=False)
     assert [p["name"] for p in found["parts"]] == ["mask", "about/array", "header"]
-    said = text(found)
-    assert "not stated" in said
-    assert "[red]" in said
-    assert "float64 [2, 3]" in said
-    assert "one; two" in said
-    assert not {"\x1b", "\x07"} & set(said)
+    shown = text(found)
+    assert "not stated" in shown
+    assert "[red]" in shown
+    assert "float64 [2, 3]" in shown
+    assert "one; two" in shown
+    assert not {"\x1b", "\x07"} & set(shown)
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda t: t.update(kind="program"), "program"),
         (lambda t: t.pop("about"), "not a vitrail model"),
-        (lambda t: t.update(about=[1]), "says of itself"),
+        (lambda t: t.update(about=[1]), "its field `about`"),
         (lambda t: t["model"].pop("seed"), "does not fit together"),
     ],
 )
-def test_garbage_is_refused_by_name(prism, tmp_path, change, says):
+def test_a_damaged_model_is_refused_with_its_file_name(prism, tmp_path, change, message):
     tree = state.load(prism / "model.safetensors")
     change(tree)
     state.save(tmp_path / "bad.safetensors", tree)
-    with pytest.raises(VitrailError, match=rf"bad\.safetensors.*{says}"):
+    with pytest.raises(VitrailError, match=rf"bad\.safetensors.*{message}"):
         inspect_model(tmp_path / "bad.safetensors")
 
 
-def test_a_place_without_a_model_is_refused(tmp_path):
+def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(VitrailError, match="no model at"):
         inspect_model(tmp_path)
     (tmp_path / "x.safetensors").write_bytes(b"PK\x03\x04 not a model")

@@ -1,4 +1,4 @@
-"""The model file: small, safe to load, refused when it does not fit."""
+"""The model file: its size, safe loading, and refusal of files that do not fit."""
 
 import numpy as np
 import pytest
@@ -23,18 +23,18 @@ def path(tmp_path_factory):
     return folder / "model.safetensors"
 
 
-def spoilt(path, tmp_path, change):
+def damaged(path, tmp_path, change):
     tree = state.load(path)
     change(tree)
     state.save(tmp_path / "bad.safetensors", tree)
     return tmp_path / "bad.safetensors"
 
 
-def test_a_model_is_little_more_than_one_bit_a_weight(path):
+def test_a_model_file_has_little_more_than_one_bit_per_weight(path):
     assert path.stat().st_size < quick("prism").size / 8 + 2000
 
 
-def test_pictures_do_not_depend_on_how_many_are_asked_for(path):
+def test_images_do_not_depend_on_their_number(path):
     generator = load(path)
     few, many = (
         generator.sample(4, label=[1, 2, 3, 4], seed=2),
@@ -43,7 +43,7 @@ def test_pictures_do_not_depend_on_how_many_are_asked_for(path):
     assert torch.allclose(few, many[:4], atol=1e-6)
 
 
-def test_statistics_are_fixed_so_that_a_picture_does_not_depend_on_its_batch(path):
+def test_an_image_does_not_depend_on_its_batch(path):
     generator = load(path)
     z = torch.randn(8, generator.z)
     together = generator.net(z, torch.arange(8))
@@ -71,12 +71,12 @@ def test_recalibration_sets_batch_norm_to_the_mean_over_batches():
         lambda t: t.update(format=99),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused_by_name(path, tmp_path, change):
+def test_a_model_that_does_not_fit_is_refused_with_its_file_name(path, tmp_path, change):
     with pytest.raises(VitrailError, match=r"bad\.safetensors"):
-        load(spoilt(path, tmp_path, change))
+        load(damaged(path, tmp_path, change))
 
 
-def test_a_file_that_is_no_model_is_refused(tmp_path):
+def test_a_file_that_is_not_a_model_is_refused(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"PK\x03\x04 not a model")
     with pytest.raises(Malformed, match="damaged or not a vitrail file"):
         load(tmp_path / "x.safetensors")
@@ -84,7 +84,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
         load(tmp_path)
 
 
-def test_a_grid_shows_every_picture(path, tmp_path):
+def test_a_grid_contains_every_image(path, tmp_path):
     generator = load(path)
     generator.grid(tmp_path / "g.png", 20)
     image = np.asarray(Image.open(tmp_path / "g.png"))

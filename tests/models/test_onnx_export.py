@@ -1,4 +1,4 @@
-"""An exported generator gives torch's pictures where there is no torch."""
+"""An exported generator gives torch's images where there is no torch."""
 
 import json
 import logging
@@ -43,7 +43,7 @@ def untrained(name, labels, **settings):
 
 def made(path, **inputs):
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return session.run(["pictures"], inputs)[0]
+    return session.run(["images"], inputs)[0]
 
 
 def noise(generator, n, seed):
@@ -52,14 +52,14 @@ def noise(generator, n, seed):
 
 
 @pytest.mark.parametrize("n", [1, 2, 33])
-def test_pictures_are_those_of_sample_whatever_their_number(run, exported, n):
+def test_images_are_those_of_sample_for_any_number(run, exported, n):
     generator, labels = load(run), np.arange(n) * 7 % 10
-    pictures = made(exported.path, z=noise(generator, n, seed=4), label=labels)
+    images = made(exported.path, z=noise(generator, n, seed=4), label=labels)
     expected = generator.sample(n, labels.tolist(), seed=4).numpy()
-    assert pictures.dtype == np.float32
-    assert pictures.shape == (n, 1, 8, 8)
-    assert expected.std() > 0.05  # pictures that are all the same would prove nothing
-    assert np.abs(pictures - expected).max() < 1e-5
+    assert images.dtype == np.float32
+    assert images.shape == (n, 1, 8, 8)
+    assert expected.std() > 0.05  # constant images would prove nothing
+    assert np.abs(images - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -72,29 +72,29 @@ def test_pictures_are_those_of_sample_whatever_their_number(run, exported, n):
     ],
     ids=["ordinary weights", "masked, without labels", "content", "content, without labels"],
 )
-def test_the_other_kinds_and_pictures_without_labels(method, labels, settings, tmp_path):
+def test_other_model_kinds_and_models_without_labels_are_exported(method, labels, settings, tmp_path):
     generator = untrained(method, labels, **settings)
     done = export_onnx(generator, tmp_path / "m.onnx")
     given = {"label": np.array([3, 1, 4])} if labels else {}
     assert [i.name for i in onnx.load(done.path).graph.input] == ["z", *given]
-    pictures = made(done.path, z=noise(generator, 3, seed=2), **given)
+    images = made(done.path, z=noise(generator, 3, seed=2), **given)
     expected = generator.sample(3, [3, 1, 4] if labels else None, seed=2).numpy()
-    assert pictures.shape == (3, 3, 8, 8)
+    assert images.shape == (3, 3, 8, 8)
     assert expected.std() > 1e-3
-    assert np.abs(pictures - expected).max() < 1e-5
+    assert np.abs(images - expected).max() < 1e-5
 
 
-def test_a_masked_generator_takes_a_byte_a_weight(run, exported):
+def test_a_masked_generator_takes_one_byte_per_weight(run, exported):
     size = sum(p.numel() for p in load(run).net.parameters())
     assert exported.bytes == os.stat(exported.path).st_size
     assert size < exported.bytes < 0.3 * 4 * size
 
 
-def test_the_weights_of_a_layer_without_batch_norm_are_kept_to_the_bit(run, exported):
-    held = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(exported.path).graph.initializer}
-    last = held["net.last.weight.signs"]
+def test_weights_of_a_layer_without_batch_norm_are_stored_exactly(run, exported):
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(exported.path).graph.initializer}
+    last = stored["net.last.weight.signs"]
     assert last.dtype == np.int8
-    assert np.array_equal(last * held["net.last.weight.a"], load(run).net.last.weight.detach().numpy())
+    assert np.array_equal(last * stored["net.last.weight.a"], load(run).net.last.weight.detach().numpy())
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -109,7 +109,7 @@ def test_a_magnitude_may_differ_between_channels_but_not_within_one(axis):
     assert onnx_export._magnitudes(weights * a) is None
 
 
-def test_the_file_tells_what_it_is_and_nothing_of_this_machine(run, exported):
+def test_the_file_has_its_facts_and_no_local_paths(run, exported):
     proto = onnx.load(exported.path)
     facts = json.loads({p.key: p.value for p in proto.metadata_props}["vitrail"])
     assert facts["classes"] == list("0123456789")
@@ -121,21 +121,21 @@ def test_the_file_tells_what_it_is_and_nothing_of_this_machine(run, exported):
     assert b".py" not in raw
 
 
-def test_the_command_prints_three_lines_that_work_without_torch(run, tmp_path, caplog, recwarn, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("torch"), "propagate", True)  # where caplog sees the exporter's chatter
+def test_the_command_prints_code_that_works_without_torch(run, tmp_path, caplog, recwarn, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("torch"), "propagate", True)  # so that caplog records the exporter's warnings
     path = tmp_path / "a name.onnx"
-    said = CliRunner().invoke(app, ["export", str(run), "--onnx", str(path)])
-    assert (said.exit_code, said.stderr, recwarn.list) == (0, "", [])
+    result = CliRunner().invoke(app, ["export", str(run), "--onnx", str(path)])
+    assert (result.exit_code, result.stderr, recwarn.list) == (0, "", [])
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
-    assert f"{path.stat().st_size:,} bytes" in said.stdout
-    assert "largest difference" in said.stdout
-    *_, a, b, c = said.stdout.strip().splitlines()
-    check = "import sys; print('torch' in sys.modules, pictures.shape, pictures.min() >= 0, pictures.max() <= 1)"
+    assert f"{path.stat().st_size:,} bytes" in result.stdout
+    assert "largest difference" in result.stdout
+    *_, a, b, c = result.stdout.strip().splitlines()
+    check = "import sys; print('torch' in sys.modules, images.shape, images.min() >= 0, images.max() <= 1)"
     done = subprocess.run([sys.executable, "-c", "\n".join([a, b, c, check])], capture_output=True, text=True)
     assert done.stdout.strip() == "False (8, 1, 8, 8) True True", done.stderr
 
 
-def test_a_file_whose_pictures_are_wrong_is_never_kept(run, exported, tmp_path, monkeypatch):
+def test_a_file_with_wrong_images_is_never_written(run, exported, tmp_path, monkeypatch):
     wrong, path = onnx.load(exported.path), tmp_path / "m.onnx"
     for tensor in wrong.graph.initializer:
         if tensor.name == "net.last.weight.a":
@@ -151,14 +151,14 @@ def test_a_file_whose_pictures_are_wrong_is_never_kept(run, exported, tmp_path, 
     assert path.read_bytes() == b"an earlier file"
 
 
-def test_an_ensemble_is_refused_with_what_to_do(run, tmp_path):
+def test_an_ensemble_is_refused_with_the_remedy(run, tmp_path):
     with pytest.raises(VitrailError, match=r"new mask for every batch.*model\.safetensors"):
         export_onnx(load(run / "ensemble.safetensors"), tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_names_and_places_are_refused(tmp_path):
-    generator = untrained("fedgan", 0, width=4, z=8)
+def test_other_suffixes_and_missing_folders_are_refused(tmp_path):
+    generator = untrained("fedgan", 0, width=4, latent_dim=8)
     with pytest.raises(VitrailError, match=r"ends in \.onnx"):
         export_onnx(generator, tmp_path / "m.pt")
     with pytest.raises(VitrailError, match="cannot write"):

@@ -1,10 +1,11 @@
-"""The feature networks: what they give, what they were shipped as, and what they refuse."""
+"""Feature networks: outputs, shipped weights, registration and refusals."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import threading
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,10 +17,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from vitrail.data import load
-from vitrail.data.catalog import SOURCES
-from vitrail.nets import features
-from vitrail.nets.features import FEATURES, TRAINED_ON, Features, choose_features, load_features
+from vitrail.data import SOURCES, load
+from vitrail.nets import feature_network, features
+from vitrail.nets.features import FEATURES, Features, choose_features, load_features
 from vitrail.utils.errors import Malformed, VitrailError
 
 OWN = ["vitrail-fashion", "vitrail-cifar"]
@@ -37,12 +37,12 @@ def script() -> ModuleType:
     return module
 
 
-def pictures(n: int, channels: int = 3, size: int = 32) -> torch.Tensor:
+def images(n: int, channels: int = 3, size: int = 32) -> torch.Tensor:
     return torch.rand(n, channels, size, size, generator=torch.Generator().manual_seed(1)) * 2 - 1
 
 
 def plain_network(name: str) -> nn.Sequential:
-    """The same network as a list of torch's own layers, filled from the file by torchvision's key names."""
+    """The same network as torch layers, with the weights of the file under torchvision's names."""
     layers: list[nn.Module] = []
     tensors = load_file(features.WEIGHTS / f"{name}.safetensors")
     for block in ((16,), (32, 32), (64, 64), (96, 96)):
@@ -57,7 +57,7 @@ def plain_network(name: str) -> nn.Sequential:
 
 @pytest.mark.parametrize("name", OWN)
 def test_outputs_are_every_relu_of_the_plain_network(name: str) -> None:
-    psi, x, expected = load_features(name), pictures(3), []
+    psi, x, expected = load_features(name), images(3), []
     y = x
     for layer in plain_network(name):
         y = layer(y)
@@ -71,25 +71,25 @@ def test_outputs_are_every_relu_of_the_plain_network(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 8, 16, 28, 32, 64])
-def test_dim_is_the_number_of_features_at_any_size(size: int) -> None:
-    psi, x = load_features("vitrail-fashion"), pictures(2, 1, size)
+def test_dim_is_the_number_of_features_at_any_image_size(size: int) -> None:
+    psi, x = load_features("vitrail-fashion"), images(2, 1, size)
     assert psi.flat(x).shape == (2, psi.dim((1, size, size)))
     psi.layers = (1, 5)
     assert psi.flat(x).shape == (2, psi.dim((1, size, size)))
 
 
-def test_grey_is_colour_with_equal_channels() -> None:
-    psi, x = load_features("vitrail-cifar"), pictures(2, channels=1)
+def test_a_grey_image_has_the_features_of_equal_colour_channels() -> None:
+    psi, x = load_features("vitrail-cifar"), images(2, channels=1)
     torch.testing.assert_close(psi.flat(x), psi.flat(x.repeat(1, 3, 1, 1)))
 
 
-def test_layers_beyond_the_last_chosen_are_never_computed() -> None:
+def test_layers_beyond_the_last_chosen_are_not_computed() -> None:
     psi = load_features("vitrail-fashion")
-    everything = psi(pictures(2))
+    everything = psi(images(2))
     psi.layers = (3, 1)
     for conv in psi.convs[4:]:
         conv.register_forward_hook(lambda *_: pytest.fail("computed"))
-    got = psi(pictures(2))
+    got = psi(images(2))
     assert [torch.equal(a, b) for a, b in zip(got, (everything[1], everything[3]), strict=True)] == [
         True,
         True,
@@ -97,27 +97,27 @@ def test_layers_beyond_the_last_chosen_are_never_computed() -> None:
 
 
 @pytest.mark.parametrize("layers", [(), (-1,), (0, 7)])
-def test_layers_that_are_not_there_are_refused(layers: tuple[int, ...]) -> None:
+def test_layers_out_of_range_are_refused(layers: tuple[int, ...]) -> None:
     psi = load_features("vitrail-fashion")
     with pytest.raises(VitrailError, match="0 to 6"):
         psi.layers = layers
 
 
-def test_psi_is_frozen_and_lets_gradients_through() -> None:
-    psi, x = load_features("vitrail-fashion"), pictures(2).requires_grad_()
+def test_the_network_is_frozen_and_passes_gradients_to_images() -> None:
+    psi, x = load_features("vitrail-fashion"), images(2).requires_grad_()
     assert not psi.train().training
     assert not any(p.requires_grad for p in psi.parameters())
     psi.flat(x).mean(dim=0).square().sum().backward()  # type: ignore[no-untyped-call]
     assert x.grad is not None
-    assert (x.grad != 0).double().mean() > 0.99  # hardly a pixel goes without
+    assert (x.grad != 0).double().mean() > 0.99  # almost every pixel has one
 
 
 @pytest.mark.parametrize(("size", "channels"), [(1, 3), (8, 1), (28, 1), (32, 3)])
 @pytest.mark.parametrize("layers", [None, (0, 2, 4)])
-def test_where_it_is_differentiated_outputs_and_gradient_are_the_same(
+def test_the_fast_path_with_gradients_has_the_same_outputs_and_gradients(
     size: int, channels: int, layers: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    psi, x = load_features("vitrail-fashion").double(), pictures(3, channels, size).double().requires_grad_()
+    psi, x = load_features("vitrail-fashion").double(), images(3, channels, size).double().requires_grad_()
     psi.layers = layers
 
     def run() -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -126,14 +126,14 @@ def test_where_it_is_differentiated_outputs_and_gradient_are_the_same(
         return outputs, torch.autograd.grad(total, x)[0]
 
     fast, fast_grad = run()
-    monkeypatch.setattr(features, "differentiates", lambda _: False)
+    monkeypatch.setattr(feature_network, "differentiates", lambda _: False)
     plain, plain_grad = run()
     torch.testing.assert_close(fast, plain)
     torch.testing.assert_close(fast_grad, plain_grad)
 
 
-def test_weights_given_after_a_first_use_are_used() -> None:
-    psi, other, x = load_features("vitrail-fashion"), load_features("vitrail-cifar"), pictures(2).requires_grad_()
+def test_weights_loaded_after_a_first_pass_are_used() -> None:
+    psi, other, x = load_features("vitrail-fashion"), load_features("vitrail-cifar"), images(2).requires_grad_()
     before = psi.flat(x)
     psi.load_state_dict(other.state_dict())
     torch.testing.assert_close(psi.flat(x), other.flat(x))
@@ -142,18 +142,18 @@ def test_weights_given_after_a_first_use_are_used() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 2, 32, 32)])
-def test_what_is_not_pictures_is_refused(shape: tuple[int, ...]) -> None:
+def test_arrays_that_are_not_images_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(VitrailError, match="1 or 3"):
         load_features("vitrail-fashion")(torch.zeros(shape))
 
 
-def test_every_network_says_what_it_was_trained_on() -> None:
-    assert set(TRAINED_ON) == set(FEATURES)
+def test_every_network_states_what_it_was_trained_on() -> None:
+    assert all(FEATURES[name].trained_on for name in FEATURES)
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_choice_for_a_source_was_never_trained_on_it(source: str) -> None:
-    assert TRAINED_ON[choose_features(source)] != source.partition(":")[0]
+def test_the_chosen_network_was_never_trained_on_the_source(source: str) -> None:
+    assert FEATURES[choose_features(source)].trained_on != source.partition(":")[0]
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_the_choice_for_a_source_was_never_trained_on_it(source: str) -> None:
         *((trained_on, "folder:fashion/cifar10") for trained_on in ("cifar10", "fashion-mnist")),
     ],
 )
-def test_the_choice_was_never_trained_on_the_data_by_whatever_name(trained_on: str, data: str) -> None:
-    assert TRAINED_ON[choose_features(data)] != trained_on
+def test_the_chosen_network_was_never_trained_on_the_data_under_any_name(trained_on: str, data: str) -> None:
+    assert FEATURES[choose_features(data)].trained_on != trained_on
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_the_choice_was_never_trained_on_the_data_by_whatever_name(trained_on: s
         ("celeba", "vitrail-cifar"),
     ],
 )
-def test_choice(data: str, name: str) -> None:
+def test_the_network_chosen_for_a_source(data: str, name: str) -> None:
     assert choose_features(data) == name
 
 
@@ -193,9 +193,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         load_features("vgg11")
 
 
-def test_folding_changes_no_logits_and_gives_channels_mean_square_one(script: ModuleType) -> None:
+def test_folding_keeps_the_logits_and_gives_channels_mean_square_one(script: ModuleType) -> None:
     torch.manual_seed(3)
-    net, x = script.Classifier(features.SMALL, 10), pictures(64)
+    net, x = script.Classifier(features.SMALL, 10), images(64)
     with torch.no_grad():
         for bn in net.norms:
             bn.weight.uniform_(0.5, 2)
@@ -205,19 +205,19 @@ def test_folding_changes_no_logits_and_gives_channels_mean_square_one(script: Mo
         expected = net.eval()(x)
     tensors = script.fold(net, x)
     psi = Features("folded", features.SMALL)
-    for place, conv in zip(features.SMALL.places, psi.convs, strict=True):
-        conv.load_state_dict({part: tensors[f"features.{place}.{part}"] for part in ("weight", "bias")})
+    for position, conv in zip(features.SMALL.positions, psi.convs, strict=True):
+        conv.load_state_dict({part: tensors[f"features.{position}.{part}"] for part in ("weight", "bias")})
     outputs = psi(x)
     logits = outputs[-1].mean(dim=(2, 3)) @ tensors["classifier.weight"].T + tensors["classifier.bias"]
     torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-4)
     for y in outputs:
         square = y.square().mean(dim=(0, 2, 3))
         assert square.max() < 1.001
-        assert ((square - 1).abs() < 1e-3).double().mean() > 0.7  # the others hardly ever fire
+        assert ((square - 1).abs() < 1e-3).double().mean() > 0.7  # the others are almost always 0
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_shipped_file_is_small_and_its_card_tells_of_it(name: str) -> None:
+def test_shipped_weights_are_small_and_documented(name: str) -> None:
     assert (features.WEIGHTS / f"{name}.safetensors").stat().st_size < 500_000
     assert f"## {name}" in (features.WEIGHTS / "README.md").read_text()
 
@@ -227,20 +227,20 @@ def test_shipped_file_is_small_and_its_card_tells_of_it(name: str) -> None:
     ("name", "data", "least"),
     [("vitrail-fashion", "fashion-mnist", 0.88), ("vitrail-cifar", "cifar10:1", 0.6)],
 )
-def test_shipped_network_names_held_out_pictures(name: str, data: str, least: float) -> None:
-    held_out = load(data).test
-    assert held_out.labels is not None
-    x = torch.from_numpy(held_out.pixels[:1000]).float() / 127.5 - 1
+def test_the_shipped_network_classifies_test_images(name: str, data: str, least: float) -> None:
+    test = load(data).test
+    assert test.labels is not None
+    x = torch.from_numpy(test.pixels[:1000]).float() / 127.5 - 1
     tensors = load_file(features.WEIGHTS / f"{name}.safetensors")
     last = load_features(name)(x)[-1].mean(dim=(2, 3))
-    named = (last @ tensors["classifier.weight"].float().T + tensors["classifier.bias"].float()).argmax(dim=1)
-    assert np.mean(named.numpy() == held_out.labels[:1000]) > least
+    predicted = (last @ tensors["classifier.weight"].float().T + tensors["classifier.bias"].float()).argmax(dim=1)
+    assert np.mean(predicted.numpy() == test.labels[:1000]) > least
 
 
-def test_vgg19_has_the_features_of_the_paper() -> None:
+def test_vgg19_has_the_number_of_features_of_the_paper() -> None:
     psi = Features("vgg19", features.VGG19)
     assert psi.dim((3, 32, 32)) == 303_104
-    assert psi.plan.places == (
+    assert psi.plan.positions == (
         0,
         2,
         5,
@@ -261,8 +261,8 @@ def test_vgg19_has_the_features_of_the_paper() -> None:
 
 
 @needs_assets
-def test_vgg19_loads_and_takes_pictures_as_imagenet_ones() -> None:
-    psi, x = load_features("vgg19"), pictures(1, size=8)
+def test_vgg19_normalises_images_as_imagenet() -> None:
+    psi, x = load_features("vgg19"), images(1, size=8)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     first = torch.relu(psi.convs[0](((x + 1) / 2 - mean) / std))
     torch.testing.assert_close(psi(x)[0], first, rtol=1e-4, atol=1e-4)
@@ -271,13 +271,13 @@ def test_vgg19_loads_and_takes_pictures_as_imagenet_ones() -> None:
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without VGG19 and without internet."""
+    """No VGG19 weights and no internet."""
     monkeypatch.setenv("VITRAIL_ASSETS", str(tmp_path / "assets"))
     monkeypatch.setattr(features, "VGG19_URL", "http://127.0.0.1:9/vgg19-dcbb9e9d.pth")
     return tmp_path
 
 
-def test_missing_vgg19_says_which_file_where_and_both_remedies(nowhere: Path) -> None:
+def test_missing_vgg19_is_reported_with_the_places_and_both_remedies(nowhere: Path) -> None:
     with pytest.raises(VitrailError) as refusal:
         load_features("vgg19", home=nowhere / "home")
     for part in (
@@ -290,7 +290,7 @@ def test_missing_vgg19_says_which_file_where_and_both_remedies(nowhere: Path) ->
         assert part in str(refusal.value)
 
 
-def test_download_with_another_checksum_is_refused_and_nothing_stays(
+def test_a_download_with_a_wrong_checksum_is_refused_and_removed(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (nowhere / "vgg19-dcbb9e9d.pth").write_bytes(b"not the weights")
@@ -310,7 +310,7 @@ class Trap:
         return Path.touch, (Path("trap-was-sprung"),)  # type: ignore[return-value]
 
 
-def test_vgg19_file_never_runs_code(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vgg19_file_never_runs_code(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(nowhere)
     target = nowhere / "home" / "downloads" / "weights" / "vgg19-dcbb9e9d.pth"
     target.parent.mkdir(parents=True)
@@ -340,3 +340,53 @@ def test_truncated_or_wrong_weights_are_refused_by_name(tmp_path: Path, monkeypa
     path.unlink()
     with pytest.raises(Malformed, match=path.name):
         load_features("vitrail-fashion")
+
+
+@pytest.fixture
+def registered(tmp_path: Path) -> Iterator[str]:
+    """A network of a user, registered for one test."""
+    torch.manual_seed(5)
+    psi = Features("user", features.SMALL)
+    file = tmp_path / "user.safetensors"
+    state = {
+        f"features.{i}.{k}": p
+        for i, c in zip(psi.plan.positions, psi.convs, strict=True)
+        for k, p in c.named_parameters()
+    }
+    save_file(state, file)
+
+    class User(features.FeatureNetwork):
+        """A network of a user."""
+
+        plan, trained_on = features.SMALL, "Cell-Images"
+
+        @classmethod
+        def weights(cls, home: Path) -> Path:
+            return file
+
+    FEATURES.add("user", User)
+    yield "user"
+    FEATURES._added.pop("user")
+
+
+def test_a_registered_network_loads_with_its_weights(registered: str) -> None:
+    psi = load_features(registered)
+    assert psi.name == "user"
+    assert torch.equal(psi.convs[3].weight, load_file(FEATURES["user"].weights(Path()))["features.8.weight"])
+
+
+def test_a_registered_network_is_known_to_have_seen_its_data(registered: str) -> None:
+    assert features.was_trained_on(registered, "folder:cell_images/train")
+    assert not features.was_trained_on(registered, "mnist")
+
+
+def test_a_registered_network_trains_a_private_run_that_states_its_data(registered: str, tmp_path: Path) -> None:
+    import vitrail
+
+    run = vitrail.train(
+        "moments", data="digits", size=8, clients=2, rounds=2, local_steps=1, batch_size=10, workers=1,
+        features=registered, epsilon=5, eval_every=0, out=str(tmp_path / "run"),
+    )  # fmt: skip
+    about = vitrail.load(run.folder).about
+    assert about["trained_against"] == ["user"]
+    assert about["features"] == "user, trained on Cell-Images"

@@ -7,9 +7,9 @@ import pytest
 
 import vitrail
 from vitrail.engines.flower.server import _settings, deployed
+from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
-from vitrail.metrics.evaluate_run import evaluate_stored
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.checked_ledger import read_run_ledger
 from vitrail.privacy.claims import read_spent
@@ -383,10 +383,10 @@ def test_the_model_file_must_be_the_one_that_the_ledger_names(run, tmp_path):
 class Stops:
     """Interrupts a run after its second round."""
 
-    def begin(self, *_): ...
-    def during(self, *_): ...
-    def end(self, *_): ...
-    def round(self, outcome, _):
+    def on_run_start(self, *_): ...
+    def on_reply(self, *_): ...
+    def on_run_end(self, *_): ...
+    def on_round_end(self, outcome, _):
         if outcome.round == 1:
             raise KeyboardInterrupt
 
@@ -395,7 +395,7 @@ class Stops:
 def interrupted(tmp_path):
     how = {**SMALL, "rounds": 3, "local_steps": 1, "batch_size": 10, "privacy": "mask-update", "epsilon": 9.8}
     with pytest.raises(KeyboardInterrupt):
-        vitrail.train("prism", out=str(tmp_path / "run"), watch=Stops(), **how)
+        vitrail.train("prism", out=str(tmp_path / "run"), callbacks=[Stops()], **how)
     return tmp_path / "run"
 
 

@@ -98,16 +98,16 @@ def test_after_a_restart_no_round_stands_twice(tmp_path):
         pass
 
     class Watch:
-        def begin(self, *_): ...
-        def during(self, outcome):
+        def on_run_start(self, *_): ...
+        def on_reply(self, outcome):
             if outcome.round == 1 and len(outcome.replied) == 2:
                 raise Killed
 
-        def round(self, *_): ...
-        def end(self, *_): ...
+        def on_round_end(self, *_): ...
+        def on_run_end(self, *_): ...
 
     with pytest.raises(Killed):
-        vitrail.train("prism", privacy="mask-update", epsilon=9.8, rounds=3, eval_every=0, watch=Watch(),
+        vitrail.train("prism", privacy="mask-update", epsilon=9.8, rounds=3, eval_every=0, callbacks=[Watch()],
                       out=str(tmp_path / "run"), **SMALL)  # fmt: skip
     assert [e["kind"] for e in read(tmp_path / "run/ledger.json")] == ["opening", "round", "round"]
     run = vitrail.resume(tmp_path / "run")

@@ -17,7 +17,7 @@ from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.methods.prism.loss import feature_sums, summary_of
-from vitrail.privacy.feature_sums import unpack
+from vitrail.privacy.feature_sum_messages import unpack
 from vitrail.wire.message import Header, Kind, Message, decode, encode
 
 CLASSES = ("healthy", "ill")

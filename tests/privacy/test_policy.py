@@ -109,7 +109,7 @@ def test_noise_from_the_seed_hides_nothing_from_the_server(name):
     seeded = replace(method, task=replace(method.task, noise_source="seed"))
     policy = Policy((accepted_as(name, method),), max_epsilon=1e6)
     assert "the run's seed, which the server knows" in refusal(policy, seeded)
-    assert not refusal(replace(policy, require_entropy="any"), seeded)
+    assert not refusal(replace(policy, require_noise_source="any"), seeded)
     assert not refusal(policy, method)
 
 
@@ -129,23 +129,23 @@ def test_a_run_without_noise_is_refused_by_whoever_asks_for_some(name):
     for policy in (Policy(max_epsilon=1e9), Policy(least_unit="example"), Policy(("moments",))):
         assert "it adds no noise" in refusal(policy, method)
     assert not refusal(Policy(), method)
-    assert "secagg_threshold=N" in refusal(Policy(require_secure=True), method)
+    assert "secagg_threshold=N" in refusal(Policy(require_secagg=True), method)
 
 
 def test_secure_sums_without_noise_must_be_named():
     summed = Adds(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3, noise_source="os"))
-    policy = Policy(("none",), require_secure=True)
+    policy = Policy(("none",), require_secagg=True)
     assert not refusal(policy, summed)
-    assert "it adds no noise" in refusal(Policy(require_secure=True), summed)
+    assert "it adds no noise" in refusal(Policy(require_secagg=True), summed)
     assert "numbers singly" in refusal(policy, Adds(Task((1, 8, 8), 0, 3, 5, noise_source="os")))
 
 
 def test_secure_sums_whose_masks_follow_from_the_seed_are_refused():
     """The server knows the seed and could derive every mask."""
     summed = Adds(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3))
-    assert "the run's seed, which the server knows" in refusal(Policy(require_secure=True), summed)
+    assert "the run's seed, which the server knows" in refusal(Policy(require_secagg=True), summed)
     private = replace(built("moments, alone"), task=Task((1, 8, 8), 10, 3, 3, secagg_threshold=2))
-    assert "the run's seed, which the server knows" in refusal(Policy(require_secure=True), private)
+    assert "the run's seed, which the server knows" in refusal(Policy(require_secagg=True), private)
 
 
 def test_accept_moments_refuses_shares_of_a_noise_that_all_clients_add():
@@ -161,7 +161,9 @@ def test_accept_moments_refuses_shares_of_a_noise_that_all_clients_add():
     assert not refusal(Policy(("distributed-moments",), max_epsilon=1.01), run), "its owner trusts the other clients"
 
 
-@pytest.mark.parametrize("policy", [Policy(("moments",)), Policy(least_unit="example"), Policy(require_entropy="os")])
+@pytest.mark.parametrize(
+    "policy", [Policy(("moments",)), Policy(least_unit="example"), Policy(require_noise_source="os")]
+)
 def test_a_policy_without_a_number_has_a_ceiling(policy):
     for multiplier in (1e-6, 0.01, 0.3):
         assert "ε = " in refusal(policy, built("moments, alone", noise_multiplier=multiplier))
@@ -200,7 +202,7 @@ def test_nothing_set_refuses_nothing():
 def test_a_config_is_read_whole():
     policy = from_config(
         {"accept": "moments,dp-sgd", "least-unit": "example", "max-epsilon": 5, "max-delta": 1e-6,
-         "require-secure": True, "require-entropy": "any"}
+         "require-secagg": True, "require-noise-source": "any"}
     )  # fmt: skip
     assert policy == Policy(("moments", "dp-sgd"), "example", 5.0, 1e-6, True, "any")
 
@@ -218,8 +220,8 @@ def test_a_config_is_read_whole():
         ({"max-epsilon": math.nan}, "must be a number"),
         ({"max-epsilon": 1.0, "max-delta": 0.5}, "below 0.5"),
         ({"max-delta": 1e-5}, "set that too"),
-        ({"require-secure": "yes"}, "true or false"),
-        ({"require-entropy": "seed"}, "os or any"),
+        ({"require-secagg": "yes"}, "true or false"),
+        ({"require-noise-source": "seed"}, "os or any"),
     ],
 )
 def test_an_owner_who_errs_is_told(config, says):
@@ -262,7 +264,7 @@ def test_the_round_goes_on_without_the_one_that_refuses(tmp_path):
 
 def test_a_policy_that_is_met_changes_no_bit(tmp_path):
     method = quick("prism, moments", rounds=2)
-    lax = Policy(("moments",), max_epsilon=9.8, require_entropy="any")
+    lax = Policy(("moments",), max_epsilon=9.8, require_noise_source="any")
     fed, outcomes = played(method, tmp_path / "a", dict.fromkeys(shares(), lax), 2)
     start = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
     plain, _, _ = federate(method, tmp_path / "b", fed=start)
@@ -288,7 +290,7 @@ def test_a_server_that_asks_again_and_again_gets_what_it_planned(tmp_path):
 def test_secure_sums_open_under_a_policy_that_requires_them(tmp_path):
     method = secure(Adds(), 3)
     method = replace(method, task=replace(method.task, noise_source="os"))
-    demands = Policy(("none",), require_secure=True)
+    demands = Policy(("none",), require_secagg=True)
     _, outcomes = played(method, tmp_path, {f"client-{k}": demands for k in range(5)})
     assert not outcomes[0].excluded
     assert len(outcomes[0].replied) == 5

@@ -54,7 +54,7 @@ def refused(demands, run):
 
 
 ONE_EACH = {  # a rule: a policy, a run that it refuses by this rule alone, and one that it accepts
-    "secagg_threshold": ({"require_secure": True}, "moments", "prism, sums of masks"),
+    "secagg_threshold": ({"require_secagg": True}, "moments", "prism, sums of masks"),
     "noise_source": ({"accept": "moments"}, "moments, seeded", "moments"),
     "noise": ({"max_epsilon": 5}, "moments, without noise", "moments"),
     "assumption": ({"max_epsilon": 1e9}, "paper", "moments"),
@@ -81,8 +81,8 @@ STRICT = {  # a value of each key that demands something
     "accept": "moments",
     "least-unit": "client",
     "max-epsilon": 5.0,
-    "require-secure": True,
-    "require-entropy": "os",
+    "require-secagg": True,
+    "require-noise-source": "os",
     "budget": 5.0,
 }
 IMPLIED = {  # what any key refuses
@@ -125,16 +125,16 @@ def test_max_delta_is_the_one_at_which_epsilon_is_computed():
 
 
 def test_only_named_values_accept_more():
-    """accept may name what others noise, or no noise at all; require-entropy="any" is for trials."""
+    """accept may name what others noise, or no noise at all; require-noise-source="any" is for trials."""
     assert refused(policy(accept="distributed-moments"), "moments, by shares") == set()
     assert refused(policy(accept="dp-fedavg"), "dp-fedavg") == set()
-    assert refused(policy(accept="none", require_secure=True), "sums without noise") == set()
+    assert refused(policy(accept="none", require_secagg=True), "sums without noise") == set()
     assert refused(policy(accept="none"), "moments, without noise") == set()
-    assert refused(policy(accept="moments", require_entropy="any"), "moments, seeded") == set()
+    assert refused(policy(accept="moments", require_noise_source="any"), "moments, seeded") == set()
     for number in ({"max_epsilon": 1e9}, {"least_unit": "example"}, {"budget": 5}):
         assert refused(policy(accept="none", **number), "moments, without noise") == {"noise"}
 
 
 def test_trials_with_seeded_noise_demand_nothing_else():
-    loose = policy(require_entropy="any")
+    loose = policy(require_noise_source="any")
     assert not any(refused(loose, run) for run in runs())

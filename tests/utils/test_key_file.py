@@ -1,4 +1,4 @@
-"""A secret that was handed over in a file: read as it is, refused where it is missing, broken or open to others."""
+"""Key files: a missing, malformed or accessible file is refused."""
 
 import os
 import subprocess
@@ -20,43 +20,43 @@ def keys(tmp_path, monkeypatch):
     return put
 
 
-def test_64_hex_digits_are_32_bytes(keys):
+def test_64_hex_digits_are_read_as_32_bytes(keys):
     keys(bytes(range(32)).hex() + "\n")
     assert read_key("a") == bytes(range(32))
     keys(bytes(range(32)).hex().upper(), name="b%2Fc.key")
     assert read_key("b/c") == bytes(range(32))
 
 
-def test_the_documented_line_makes_one(keys, tmp_path):
+def test_the_documented_command_creates_a_key_file(keys, tmp_path):
     done = subprocess.run("(umask 077; openssl rand -hex 32 > a.key)", shell=True, cwd=tmp_path)
     if done.returncode:
-        pytest.skip("no openssl here")
+        pytest.skip("openssl is not installed")
     assert len(read_key("a")) == 32
 
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "xy" * 32, "ab" * 32 + "\nab", "ab" * 32 + "\n" * 50])
-def test_what_is_not_64_digits_is_refused_without_showing_it(keys, text):
+def test_a_malformed_file_is_refused_without_showing_it(keys, text):
     keys(text)
     with pytest.raises(VitrailError, match=r"64 hex digits.*openssl rand -hex 32") as e:
         read_key("a")
     assert not text.strip() or text[:8] not in str(e.value)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+@pytest.mark.skipif(os.name != "posix", reason="file permissions are specific to POSIX")
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o601])
-def test_a_file_that_is_open_to_others_is_refused(keys, mode):
+def test_a_file_that_others_can_access_is_refused(keys, mode):
     keys("ab" * 32, mode)
     with pytest.raises(VitrailError, match=f"mode {mode:o}.*chmod 600"):
         read_key("a")
 
 
-def test_a_missing_file_is_named_but_not_its_place(keys, tmp_path):
+def test_a_missing_file_is_named_without_its_path(keys, tmp_path):
     with pytest.raises(VitrailError, match=r"a\.key.*VITRAIL_KEYS.*openssl rand -hex 32") as e:
         read_key("a")
     assert str(tmp_path) not in str(e.value)
 
 
-def test_without_the_variable_they_are_in_vitrails_own_folder(keys, tmp_path, monkeypatch):
+def test_by_default_key_files_are_in_vitrails_own_folder(keys, tmp_path, monkeypatch):
     monkeypatch.delenv("VITRAIL_KEYS")
     monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
     (tmp_path / "keys").mkdir()

@@ -1,4 +1,4 @@
-"""Keys in files and signatures: what was signed by whom is known, and nothing else passes."""
+"""Keys in files, and signatures that verify for the signed bytes only."""
 
 import os
 import stat
@@ -13,18 +13,18 @@ from vitrail.utils.keys import Key, load_or_create_key, new_key, public_key, rea
 KEY = Key(bytes(range(32)))
 
 
-def test_another_library_knows_the_same_public_key_and_signature():
+def test_another_library_verifies_the_public_key_and_signature():
     theirs = eddsa.import_private_key(KEY.secret)
     assert theirs.public_key().export_key(format="raw") == KEY.public
-    from vitrail.utils.keys import _whole
+    from vitrail.utils.keys import _message
 
     signature = KEY.sign(b"one", b"two")
     eddsa.new(ECC.import_key(theirs.public_key().export_key(format="PEM")), "rfc8032").verify(
-        _whole((b"one", b"two")), signature
+        _message((b"one", b"two")), signature
     )
 
 
-def test_no_bit_of_a_text_or_a_signature_may_change():
+def test_any_changed_bit_of_text_or_signature_is_detected():
     text = b"round 3"
     signature = KEY.sign(text)
     assert signed_by(KEY.public, signature, text)
@@ -36,12 +36,12 @@ def test_no_bit_of_a_text_or_a_signature_may_change():
     assert not signed_by(b"no key", signature, text)
 
 
-def test_pieces_are_not_run_together():
+def test_the_boundaries_of_pieces_are_signed():
     signature = KEY.sign(b"ab", b"c")
     assert not any(signed_by(KEY.public, signature, *p) for p in ([b"a", b"bc"], [b"abc"], [b"ab", b"c", b""]))
 
 
-def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path):
+def test_a_key_is_created_once_and_readable_by_its_owner_only(tmp_path):
     path = tmp_path / "new" / "node.key"
     key = load_or_create_key(path)
     assert load_or_create_key(path) == key == read_key(path)
@@ -53,13 +53,13 @@ def test_a_key_is_made_once_and_for_its_owner_alone(tmp_path):
     assert read_key(path) == key
 
 
-def test_a_key_is_never_printed():
+def test_the_representation_of_a_key_shows_the_public_key_only():
     assert KEY.secret.hex() not in repr(KEY)
     assert KEY.public.hex() in repr(KEY)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
-def test_a_key_that_others_may_read_is_refused_without_its_place(tmp_path):
+@pytest.mark.skipif(os.name != "posix", reason="file permissions are specific to POSIX")
+def test_a_key_that_others_can_read_is_refused_without_its_path(tmp_path):
     path = tmp_path / "node.key"
     load_or_create_key(path)
     path.chmod(0o640)
@@ -69,7 +69,7 @@ def test_a_key_that_others_may_read_is_refused_without_its_place(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "xy" * 32])
-def test_a_broken_key_is_refused_without_showing_it(tmp_path, text):
+def test_a_malformed_key_is_refused_without_showing_it(tmp_path, text):
     path = tmp_path / "node.key"
     path.write_text(text)
     path.chmod(0o600)
@@ -78,7 +78,7 @@ def test_a_broken_key_is_refused_without_showing_it(tmp_path, text):
     assert not text or text[:8] not in str(e.value)
 
 
-def test_a_public_key_is_digits_or_a_file_of_them(tmp_path):
+def test_a_public_key_is_hex_digits_or_a_file_of_them(tmp_path):
     (tmp_path / "server.pub").write_text(KEY.public.hex() + "\n")
     assert public_key(KEY.public.hex()) == public_key(str(tmp_path / "server.pub")) == KEY.public
     (tmp_path / "other.pub").write_text("ssh-rsa AAAA")

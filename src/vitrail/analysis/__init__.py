@@ -1,4 +1,4 @@
-"""What a trained run of PaDPaF is good for beside drawing: its features, its discriminators and its split of a picture.
+"""Analysis of a run whose method separates content and style: probes, routing, re-styling, anonymity, new clients.
 
-Everything here is done on a run's folder that holds its clients' private files, so on the machine that simulated it.
+It reads a run's folder with its clients' private files, so it runs where the training was simulated.
 """

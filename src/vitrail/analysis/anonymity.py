@@ -1,8 +1,8 @@
-"""Pictures through a reference client: is their content kept, and is it hidden whose they were?
+"""Anonymity by re-styling through a reference client: is content preserved, and is the client hidden?
 
-Two classifiers that know nothing of PaDPaF judge: one of labels, trained on the clients' training pictures, and one of
-clients. Hidden from a classifier that never saw such pictures is little, so a third one is trained on training
-pictures that went the same way, with their owners as labels: what it still finds, a determined observer would.
+Independent classifiers answer: one of labels and one of clients, trained on the clients' training images. A classifier
+that never saw re-styled images is easy to deceive, so another one is trained on re-styled training images with their
+clients as labels: it bounds what a determined observer would find.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from vitrail.analysis.latents import Maps
-from vitrail.analysis.trained import Opened
-from vitrail.analysis.views import View, as_tensor, mean_over_pictures
+from vitrail.analysis.latents import LatentMaps
+from vitrail.analysis.trained import LoadedRun
+from vitrail.analysis.views import View, as_tensor, mean_over_images
 from vitrail.data.dataset import Images
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.oracle import confidence, oracle_for, train_classifier
@@ -23,60 +23,72 @@ from vitrail.metrics.results_io import Column
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.rng import Rng
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
-def through(maps: Maps, view: View, reference: str, seed: int = 0) -> Images:
-    """The pictures of a view with their content, in the reference client's style, as bytes."""
-    y = _asked(maps, view)
-    x = maps.restyle(view.x, reference, y, seed)
-    return replace(view.pictures, pixels=((x + 1) * 127.5).round().clamp(0, 255).byte().numpy())
+def restyle_view(maps: LatentMaps, view: View, reference: str, seed: int = 0) -> Images:
+    """Return the images of a view in the style of the reference client, as bytes."""
+    x = maps.restyle(view.x, reference, _labels(maps, view), seed)
+    return replace(view.images, pixels=((x + 1) * 127.5).round().clamp(0, 255).byte().numpy())
 
 
-def _asked(maps: Maps, view: View) -> Tensor | None:
-    labels = view.pictures.labels
-    return as_tensor(labels) if maps.trained.method.task.classes and labels is not None else None
+def _labels(maps: LatentMaps, view: View) -> Tensor | None:
+    labels = view.images.labels
+    return as_tensor(labels) if maps.trained.classes and labels is not None else None
 
 
 def measure_anonymity(
-    opened: Opened, maps: Maps, reference: str, seed: int = 0, tell: Tell = lambda _: None
+    run: LoadedRun, maps: LatentMaps, reference: str, seed: int = 0, progress: Progress = lambda _: None
 ) -> list[Column]:
-    """Labels and clients read off held-out pictures, before and after they went through the reference client.
+    """Predict labels and clients of held-out images, before and after re-styling.
 
-    The reference client's own pictures are left out: there is nothing to hide.
+    Args:
+        run: A run.
+        maps: Its latent maps.
+        reference: The client whose style all images get; its own images are excluded.
+        seed: Seed of the styles.
+        progress: Called with a message from time to time.
+
+    Returns:
+        Accuracies before and after, as two columns with the same measures.
     """
-    own = opened.views.names.index(reference)
-    train, test = (v.take(np.flatnonzero(v.client != own)) for v in (opened.views.train, opened.views.test))
-    tell("pictures through the reference client")
-    sent, shown = through(maps, train, reference, seed), through(maps, test, reference, seed + 1)
+    own = run.views.names.index(reference)
+    train, test = (v.take(np.flatnonzero(v.client != own)) for v in (run.views.train, run.views.test))
+    progress("re-styling images with the reference client")
+    styled_train, styled_test = (
+        restyle_view(maps, train, reference, seed),
+        restyle_view(maps, test, reference, seed + 1),
+    )
     before: list[Measure] = []
     after: list[Measure] = []
 
-    def ask(what: str, real: tuple[Images, Images], fake: tuple[Images, Images], classes: int) -> None:
-        """One classifier of real pictures, and one of pictures that went through; each on held-out ones."""
-        tell(f"classifiers of the {what}: the one of real pictures is trained once, then kept")
-        by, such = f"{what}, by a classifier of real pictures", f"{what}, by one trained on such pictures"
-        usual = oracle_for(real[0], real[1], classes)
-        again = train_classifier(fake[0], classes, Rng((0,)).child(f"{what} of restyled"))
-        before.extend(_share(name, usual.right, test, what) for name in (by, such))
-        after.append(_share(by, confidence(usual.net, fake[1])[0], test, what))
-        after.append(_share(such, confidence(again, fake[1])[0], test, what))
+    def classify(what: str, real: tuple[Images, Images], styled: tuple[Images, Images], classes: int) -> None:
+        """Test one classifier of real images and one of re-styled images, both on held-out images."""
+        progress(f"classifiers of the {what}: the one of real images is trained once and stored")
+        by_real, by_styled = f"{what}, by a classifier of real images", f"{what}, by one trained on re-styled images"
+        oracle = oracle_for(real[0], real[1], classes)
+        observer = train_classifier(styled[0], classes, Rng((0,)).child(f"{what} of restyled"))
+        before.extend(_accuracy(name, oracle.right, test, what) for name in (by_real, by_styled))
+        after.append(_accuracy(by_real, confidence(oracle.net, styled[1])[0], test, what))
+        after.append(_accuracy(by_styled, confidence(observer, styled[1])[0], test, what))
 
     with one_thread():
-        if train.pictures.labels is not None:
-            ask("label", (opened.views.train.pictures, test.pictures), (sent, shown), len(opened.views.classes))
-        real = _owners(train.pictures, train), _owners(test.pictures, test)
-        fake = _owners(sent, train), _owners(shown, test)
-        ask("client", real, fake, len(opened.views.names))
+        if train.images.labels is not None:
+            classify(
+                "label", (run.views.train.images, test.images), (styled_train, styled_test), len(run.views.classes)
+            )
+        real = _with_clients(train.images, train), _with_clients(test.images, test)
+        styled = _with_clients(styled_train, train), _with_clients(styled_test, test)
+        classify("client", real, styled, len(run.views.names))
     return [Column("before", "", "", {}, before), Column(f"as {reference}", "", "", {}, after)]
 
 
-def _owners(pictures: Images, view: View) -> Images:
-    return Images(pictures.pixels, view.client)
+def _with_clients(images: Images, view: View) -> Images:
+    return Images(images.pixels, view.client)
 
 
-def _share(name: str, right: np.ndarray, view: View, what: str) -> Measure:
+def _accuracy(name: str, correct: np.ndarray, view: View, what: str) -> Measure:
     better = "higher" if what == "label" else "lower"
-    chance = "" if what == "label" else f"chance: {1 / len(np.unique(view.client)):.1%}"
-    bounded = mean_over_pictures(np.asarray(right, np.float64), view.shows)
-    return Measure(name, *bounded, len(right), 0, better, f"{what} ({better} is better)", chance)  # type: ignore[arg-type]
+    note = "" if what == "label" else f"random guess: {1 / len(np.unique(view.client)):.1%}"
+    bounded = mean_over_images(np.asarray(correct, np.float64), view.source)
+    return Measure(name, *bounded, len(correct), 0, better, f"{what} ({better} is better)", note)  # type: ignore[arg-type]

@@ -1,9 +1,10 @@
-"""From a picture to the noise that makes it: Algorithm 2 of PaDPaF.
+"""Latents of an image, and re-styling: Algorithm 2 of PaDPaF (Almansoori, Horváth, Takáč; TMLR 2024).
 
-Maps Z^c and Z^s_i take the discriminators' features to z^c and z^s. They are trained on what the generators make, where
-the picture's noise is known to nobody: a picture made from the maps' z must have the content features of the first one
-(Barlow Twins, Eq. 8; line 9). The paper's objective is that term alone. With few features it leaves much open, so by
-default the maps also learn the noise itself, which is at hand: `latent` is that term's weight, and 0 gives the paper's.
+The maps Z^c and Z^s_i take discriminator features to z^c and z^s (Eq. 13). They are trained on generated images: an
+image generated from the predicted latents must have the same content features (Barlow Twins, Eq. 8).
+
+Difference from the paper: with few features its objective is underdetermined. By default the maps also learn the true
+latents, which are known for generated images; `latent` is the weight of this term, and 0 gives the paper's objective.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitrail.analysis.trained import BATCH, Trained
-from vitrail.methods.padpaf.losses import barlow_twins
+from vitrail.analysis.trained import BATCH, TrainedNetworks
+from vitrail.nets.barlow_twins import barlow_twins
 from vitrail.nets.content_style import ContentStyleGenerator
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.rng import Rng
 
-Tell = Callable[[str], None]
-SIZE = 64  # pictures in a step
+Progress = Callable[[str], None]
+BATCH_SIZE = 64
 
 
 class LatentMap(nn.Module):
-    """Standardised features to a latent: one hidden layer; the latent has the length that noise has."""
+    """One hidden layer from standardized features to a latent with the length of noise.
+
+    Args:
+        phi: Features from which mean and standard deviation are computed.
+        latent: Dimension of the latent.
+        classes: Number of labels, which are appended to the features; 0 without.
+    """
 
     mean: Tensor
     std: Tensor
@@ -46,56 +53,62 @@ class LatentMap(nn.Module):
 
 
 @dataclass(frozen=True)
-class Maps:
-    """Z^c, which is everybody's, and each client's Z^s_i, with the networks that they belong to."""
+class LatentMaps:
+    """Z^c, shared by all clients, and each client's Z^s_i, with the networks they were trained for."""
 
-    trained: Trained
+    trained: TrainedNetworks
     content: LatentMap
     style: dict[str, LatentMap]
     losses: list[float]
 
     @torch.no_grad()
-    def content_of(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """z̃^c of pictures in [-1, 1]: what may be handed on."""
+    def content_latent(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """Return z̃^c of images in [-1, 1]."""
         z: Tensor = self.content(self.trained.content(x), y)
         return z
 
     @torch.no_grad()
     def restyle(self, x: Tensor, to: str, y: Tensor | None = None, seed: int = 0) -> Tensor:
-        """Pictures with the content of these and a style of client `to`, drawn anew (line 11)."""
-        G, z_c = self.trained.generators[to], self.content_of(x, y)
+        """Return images with this content, in a random style of client `to` (line 11)."""
+        G, z_c = self.trained.generators[to], self.content_latent(x, y)
         z_s = torch.randn(len(x), G.latent, generator=Rng((seed,)).child("restyle").torch())
-        return _made(G, torch.cat([z_c, z_s], 1), y)
+        return _generate(G, torch.cat([z_c, z_s], 1), y)
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor, client: str, y: Tensor | None = None) -> Tensor:
-        """A client's own pictures made again, from both latents (line 8)."""
+        """Return a client's images, generated again from both predicted latents (line 8)."""
         z_s: Tensor = self.style[client](self.trained.style(client, x))
-        return _made(self.trained.generators[client], torch.cat([self.content_of(x, y), z_s], 1), y)
+        return _generate(self.trained.generators[client], torch.cat([self.content_latent(x, y), z_s], 1), y)
 
 
 def learn_maps(
-    trained: Trained,
-    steps: int = 2000,
-    latent: float = 1.0,
-    seed: int = 0,
-    tell: Callable[[str], None] = lambda _: None,
-) -> Maps:
-    """Lines 3 to 10: no picture of a client is looked at, only what the clients' generators make."""
-    rng, names, method = Rng((seed,)).child("maps"), list(trained.generators), trained.method
-    first = {name: _fakes(trained, name, SIZE, rng.child("first", name).torch())[0] for name in names}
+    trained: TrainedNetworks, steps: int = 2000, latent: float = 1.0, seed: int = 0,
+    progress: Progress = lambda _: None,
+) -> LatentMaps:  # fmt: skip
+    """Learn the maps of all clients (lines 3 to 10); only generated images are used.
+
+    Args:
+        trained: Networks of a run.
+        steps: Training steps (t_max).
+        latent: Weight of the squared error of the latents; 0: the paper's objective.
+        seed: Seed of the maps and of the generated images.
+        progress: Called with a message from time to time.
+    """
+    rng, names = Rng((seed,)).child("maps"), list(trained.generators)
+    first = {name: _sample(trained, name, BATCH_SIZE, rng.child("first", name).torch())[0] for name in names}
     phi_s = {name: trained.style(name, x) for name, x in first.items()}
+    dim = trained.generators[names[0]].latent
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.child("networks").seed())  # torch's layers draw from the global state
-        content = LatentMap(trained.content(torch.cat(list(first.values()))), method.latent_dim, method.task.classes)
-        style = {name: LatentMap(phi, method.latent_dim) for name, phi in phi_s.items()}
-    maps = Maps(trained, content, style, [])
+        content = LatentMap(trained.content(torch.cat(list(first.values()))), dim, trained.classes)
+        style = {name: LatentMap(phi, dim) for name, phi in phi_s.items()}
+    maps = LatentMaps(trained, content, style, [])
     parameters = [p for net in (content, *style.values()) for p in net.parameters()]
     optimizer = torch.optim.Adam(parameters, 2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
     draw = rng.child("training").torch()
     with one_thread(), torch.enable_grad():
-        for t in range(steps):
+        for t in range(steps):  # line 3
             client = names[int(torch.randint(len(names), (1,), generator=draw))]  # line 4
             loss = _loss(maps, client, latent, draw)
             optimizer.zero_grad()
@@ -104,22 +117,22 @@ def learn_maps(
             schedule.step()
             maps.losses.append(float(loss.detach()))
             if t % 50 == 49:
-                tell(f"maps from features to latents: step {t + 1:,} of {steps:,}")
+                progress(f"maps from features to latents: step {t + 1:,} of {steps:,}")
     for net in (content, *style.values()):
         net.eval().requires_grad_(False)
     return maps
 
 
-def _loss(maps: Maps, client: str, latent: float, draw: torch.Generator) -> Tensor:
+def _loss(maps: LatentMaps, client: str, latent: float, draw: torch.Generator) -> Tensor:
     """Lines 5 to 9 for one client."""
     trained = maps.trained
     G, D_c = trained.generators[client], trained.D_c
-    x, z, y = _fakes(trained, client, SIZE, draw)
+    x, z, y = _sample(trained, client, BATCH_SIZE, draw)  # lines 5 and 6
     with torch.no_grad():
         phi_c, phi_s = D_c.features(x), trained.D_s[client].features(x)
-    z_c, z_s = maps.content(phi_c, y), maps.style[client](phi_s)
-    again = D_c.features(G(torch.cat([z_c, z_s], 1), y))
-    loss = barlow_twins(D_c.project(phi_c), D_c.project(again))
+    z_c, z_s = maps.content(phi_c, y), maps.style[client](phi_s)  # line 7
+    reconstructed = D_c.features(G(torch.cat([z_c, z_s], 1), y))  # line 8
+    loss = barlow_twins(D_c.project(phi_c), D_c.project(reconstructed))  # line 9
     if latent:
         true_c, true_s = z.chunk(2, 1)
         loss = loss + latent * ((z_c - true_c).square().mean() + (z_s - true_s).square().mean())
@@ -127,18 +140,17 @@ def _loss(maps: Maps, client: str, latent: float, draw: torch.Generator) -> Tens
 
 
 @torch.no_grad()
-def _fakes(trained: Trained, client: str, n: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Pictures of a client's generator, and what they were made from (lines 5 and 6)."""
-    G, classes = trained.generators[client], trained.method.task.classes
+def _sample(
+    trained: TrainedNetworks, client: str, n: int, draw: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Draw images of a client's generator, with their latents and labels."""
+    G = trained.generators[client]
     z = torch.randn(n, G.z, generator=draw)
-    y = torch.randint(classes, (n,), generator=draw) if classes else None
+    y = torch.randint(trained.classes, (n,), generator=draw) if trained.classes else None
     return G(z, y), z, y
 
 
-def _made(G: ContentStyleGenerator, z: Tensor, y: Tensor | None) -> Tensor:
-    parts = [G(some, None if y is None else y[at : at + BATCH]) for at, some in _batches(z)]
-    return torch.cat(parts) if parts else torch.empty(0)
-
-
-def _batches(z: Tensor) -> list[tuple[int, Tensor]]:
-    return [(at, z[at : at + BATCH]) for at in range(0, len(z), BATCH)]
+def _generate(G: ContentStyleGenerator, z: Tensor, y: Tensor | None) -> Tensor:
+    batches = range(0, len(z), BATCH)
+    images = [G(z[at : at + BATCH], None if y is None else y[at : at + BATCH]) for at in batches]
+    return torch.cat(images) if images else torch.empty(0)

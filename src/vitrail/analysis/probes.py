@@ -1,13 +1,11 @@
-"""Linear probes: what a straight line can read off the features of content, φ^c, and of style, φ^s.
+"""Linear probes of labels and clients on content features φ^c and style features φ^s.
 
-All probes are fitted on the clients' own training pictures and scored on held-out ones. Each client has its own
-φ^s_i, so a client could be told by whose network a feature came from; here every network sees everybody's pictures,
-and knows of nobody whose they are. "Style" is the mean over clients of what one client's φ^s_i tells: as many features
-as content has, fitted on the same pictures. PaDPaF's own way to predict the client (Appendix C.2.2) takes one number
-from each client's φ^s_i: that is "style of all".
+Probes are fitted on the clients' training images and tested on held-out images. Each client has its own φ^s_i, so the
+network itself could reveal the client; here every φ^s_i sees the images of all clients. "Style" is the mean over
+clients of the accuracy with one φ^s_i; "style of all" combines one number per client, as in PaDPaF, Appendix C.2.2.
 
-φ is a mean over places, and a label is in where strokes are. `places` reads labels before it: off means over so many by
-so many places, as features of GANs' discriminators are usually probed (Radford, Metz, Chintala; 2016).
+φ is a mean over the positions of a feature map, but labels depend on where strokes are. `positions` fits label probes
+on a pooled map instead, as is usual for discriminator features (Radford, Metz, Chintala; 2016).
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.analysis.trained import Opened, Trained
-from vitrail.analysis.views import View, as_tensor, mean_over_pictures
+from vitrail.analysis.trained import LoadedRun, TrainedNetworks
+from vitrail.analysis.views import View, as_tensor, mean_over_images
 from vitrail.metrics.distances import probe
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.results_io import Column
@@ -32,86 +30,105 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
 Hits = NDArray[np.float64]
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 Features = Callable[[Tensor, int], Tensor]
 STEPS = 600
 
 
-def probe_run(opened: Opened, tell: Tell = lambda _: None, places: int = 1) -> list[Column]:
-    """Labels and clients from content and from style; trained, and before the first round."""
-    if len(opened.views.names) < 2:
-        raise VitrailError("there is one client alone, so nothing tells it from others; take a run with two or more")
-    side = opened.trained.D_c.map(opened.views.test.x[:1]).shape[2]
-    if places < 1 or side % places:
-        raise VitrailError(f"--places {places}: φ has {side}x{side} places; give a number that divides {side}")
-    names = opened.views.names
+def probe_run(run: LoadedRun, progress: Progress = lambda _: None, positions: int = 1) -> list[Column]:
+    """Measure the accuracy of linear probes of labels and clients.
+
+    Args:
+        run: A run with at least two clients.
+        progress: Called with a message from time to time.
+        positions: Fit label probes on positions x positions means of the feature map; 1: on φ.
+
+    Returns:
+        One column for the trained networks and one for the untrained ones.
+
+    Raises:
+        VitrailError: If there is only one client, or `positions` does not divide the size of the feature map.
+    """
+    names = run.views.names
+    if len(names) < 2:
+        raise VitrailError("the run has one client, so a probe of clients has one answer; use a run with two or more")
+    side = run.trained.D_c.map(run.views.test.x[:1]).shape[2]
+    if positions < 1 or side % positions:
+        raise VitrailError(
+            f"--positions {positions}: the feature map has {side}x{side} positions; give a number that divides {side}"
+        )
     columns = []
     for name, nets, styles in (
-        ("trained", opened.trained, names),
-        ("untrained", opened.untrained, names[:1]),  # all have the same
+        ("trained", run.trained, names),
+        ("untrained", run.untrained, names[:1]),  # the same for all clients
     ):
         with one_thread():
-            measures = _probes(opened, nets, styles, places, lambda what, name=name: tell(f"{name}: {what}"))  # type: ignore[misc]
+            measures = _probes(run, nets, styles, positions, lambda what, name=name: progress(f"{name}: {what}"))  # type: ignore[misc]
         columns.append(Column(name, "", "", {}, measures))
     return columns
 
 
-def _probes(opened: Opened, nets: Trained, styles: Sequence[str], places: int, tell: Tell) -> list[Measure]:
-    views = opened.views
-    asked = _questions(views.train, views.test)
-    hits: dict[tuple[str, str], list[Hits]] = {(what, who): [] for what in asked for who in ("content", "style")}
-    phi: list[tuple[Tensor, Tensor]] = []  # of style, of each client
+def _probes(
+    run: LoadedRun, nets: TrainedNetworks, styles: Sequence[str], positions: int, progress: Progress
+) -> list[Measure]:
+    views = run.views
+    targets = _targets(views.train, views.test)
+    hits: dict[tuple[str, str], list[Hits]] = {(what, kind): [] for what in targets for kind in ("content", "style")}
+    phi_s: list[tuple[Tensor, Tensor]] = []  # of each client: training and test images
     networks: list[tuple[str, str, Features]] = [("content", "content", nets.content)]
     networks += [("style", f"{name}'s style", partial(nets.style, name)) for name in styles]
-    for kind, who, features in networks:
-        tell(f"features of {who}")
-        there = [features(x, places) for x in (views.train.x, views.test.x)]
-        means = [_mean(at_places, places) for at_places in there]
-        for what, (labels, truth) in asked.items():
-            tell(f"probe of the {what} from {who}")
-            fit, test = there if what == "label" else means
+    for kind, source, features in networks:
+        progress(f"features of {source}")
+        maps = [features(x, positions) for x in (views.train.x, views.test.x)]
+        phi = [_mean_over_positions(m, positions) for m in maps]
+        for what, (labels, truth) in targets.items():
+            progress(f"probe of the {what} from {source}")
+            fit, test = maps if what == "label" else phi
             hits[what, kind].append(probe(fit, labels, test, truth))
         if kind == "style":
-            phi.append((means[0], means[1]))
+            phi_s.append((phi[0], phi[1]))
     found: list[Measure] = []
-    for what, (labels, truth) in asked.items():
-        at = f" at {places}x{places} places" if what == "label" and places > 1 else ""
-        how = {
-            "content": (f"φ^c{at}, which all share", np.mean(hits[what, "content"], 0)),
+    for what, (labels, truth) in targets.items():
+        at = f" at {positions}x{positions} positions" if what == "label" and positions > 1 else ""
+        results = {
+            "content": (f"φ^c{at}, shared by all clients", np.mean(hits[what, "content"], 0)),
             "style": (
-                f"φ^s{at} of one client, on everybody's pictures; mean over clients",
+                f"φ^s{at} of one client, on images of all clients; mean over clients",
                 np.mean(hits[what, "style"], 0),
             ),
         }
         if what == "client":
-            tell("probe of the client from style of all")
-            phi *= len(views.names) // len(phi)
-            all_ = [torch.stack([pair[k] for pair in phi], 1) for k in (0, 1)]
-            right = squeezed(all_[0], labels, all_[1], truth)
-            how["style of all"] = ("one number from each client's φ^s (Appendix C.2.2)", right)
-        for name, (note, right) in how.items():
-            bounded = mean_over_pictures(right, views.test.shows)
-            sizes = len(right), len(labels)
+            progress("probe of the client from style of all")
+            phi_s *= len(views.names) // len(phi_s)
+            every = [torch.stack([pair[k] for pair in phi_s], 1) for k in (0, 1)]
+            correct = probe_scalar_per_client(every[0], labels, every[1], truth)
+            results["style of all"] = ("one number from each client's φ^s (Appendix C.2.2)", correct)
+        for name, (note, correct) in results.items():
+            bounded = mean_over_images(correct, views.test.source)
+            sizes = len(correct), len(labels)
             found.append(Measure(f"{what} from {name}", *bounded, *sizes, "higher", f"the {what}", note))
     return found
 
 
-def _mean(features: Tensor, places: int) -> Tensor:
-    """φ itself from its means at places."""
-    out: Tensor = features.unflatten(1, (-1, places**2)).mean(2)
+def _mean_over_positions(features: Tensor, positions: int) -> Tensor:
+    out: Tensor = features.unflatten(1, (-1, positions**2)).mean(2)
     return out
 
 
-def _questions(train: View, test: View) -> Mapping[str, tuple[Tensor, Tensor]]:
-    """What is asked, with the answers on both sets."""
-    asked = {"client": (as_tensor(train.client), as_tensor(test.client))}
-    if train.pictures.labels is not None and test.pictures.labels is not None:
-        asked = {"label": (as_tensor(train.pictures.labels), as_tensor(test.pictures.labels)), **asked}
-    return asked
+def _targets(train: View, test: View) -> Mapping[str, tuple[Tensor, Tensor]]:
+    """Return what is predicted: true values on training and test images."""
+    targets = {"client": (as_tensor(train.client), as_tensor(test.client))}
+    if train.images.labels is not None and test.images.labels is not None:
+        targets = {"label": (as_tensor(train.images.labels), as_tensor(test.images.labels)), **targets}
+    return targets
 
 
-def squeezed(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor) -> Hits:
-    """Features (n, clients, d) to one number for each client, then linear to logits: C.2.2's probe."""
+def probe_scalar_per_client(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor) -> Hits:
+    """Probe of Appendix C.2.2: features (n, clients, d) to one number per client, then linear to logits.
+
+    Returns:
+        1 for each test image whose prediction is correct, else 0.
+    """
     mean, std = fit.mean(0), fit.std(0) + 1e-6
     classes = int(fit_labels.max()) + 1
     draw = Rng((0,)).child("squeezed").torch()
@@ -134,22 +151,27 @@ def squeezed(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor)
         return np.asarray((logits(test).argmax(1) == test_labels).double().numpy())
 
 
-def top(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor, ks: Sequence[int]) -> dict[int, Hits]:
-    """For each k, whether the truth is among the k likeliest by a linear probe; nobody unknown is asked for."""
+def top_k_hits(
+    fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor, ks: Sequence[int]
+) -> dict[int, Hits]:
+    """For each k, return whether the true label is among the k most likely ones of a linear probe.
+
+    All test labels must occur among those that the probe is fitted on.
+    """
     from vitrail.metrics.distances import fitted_probe
 
     model = fitted_probe(fit, fit_labels)
     scores = np.asarray(model.decision_function(test.numpy()))
     if scores.ndim == 1:  # two classes
         scores = np.stack([-scores, scores], 1)
-    place = np.searchsorted(model.classes_, test_labels.numpy())
-    own = scores[np.arange(len(scores)), place]
+    column = np.searchsorted(model.classes_, test_labels.numpy())
+    own = scores[np.arange(len(scores)), column]
     better = (scores > own[:, None]).sum(1)
     return {k: np.asarray(better < k, np.float64) for k in ks}
 
 
 def draw_probes(columns: Sequence[Column], path: Path) -> None:
-    """Bars of what each probe reads, with their intervals: a pair for each question, trained and untrained."""
+    """Write a bar chart of probe accuracies with their intervals: trained next to untrained."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -157,18 +179,18 @@ def draw_probes(columns: Sequence[Column], path: Path) -> None:
     figure = Figure(figsize=(6.4, 0.8 + 0.5 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     ax = figure.add_subplot()
-    high = 0.8 / len(columns)
+    height = 0.8 / len(columns)
     for k, column in enumerate(columns):
-        y = [i + k * high for i in range(len(names))]
+        y = [i + k * height for i in range(len(names))]
         values = [m.value for m in column.measures]
         errors = [[m.value - m.low for m in column.measures], [m.high - m.value for m in column.measures]]
-        ax.barh(y, values, high, xerr=errors, color=f"C{k}", alpha=0.85, label=column.name, error_kw={"linewidth": 1})
+        ax.barh(y, values, height, xerr=errors, color=f"C{k}", alpha=0.85, label=column.name, error_kw={"linewidth": 1})
         for at, m in zip(y, column.measures, strict=True):
             ax.text(0.01, at, f"{m.value:.3f}", va="center", fontsize=7, color="white")
-    ax.set_yticks([i + (len(columns) - 1) * high / 2 for i in range(len(names))], names, fontsize=8)
+    ax.set_yticks([i + (len(columns) - 1) * height / 2 for i in range(len(names))], names, fontsize=8)
     ax.invert_yaxis()
     ax.set_xlim(0, 1)
-    ax.set_xlabel("share of held-out pictures that are read rightly")
+    ax.set_xlabel("accuracy on held-out images")
     ax.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=90, format="png")

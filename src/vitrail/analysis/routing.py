@@ -1,9 +1,9 @@
-"""Whose is a picture? Each client's style discriminator says how much it looks like one of its own.
+"""Route images to clients: each goes to the client whose style discriminator is most confident.
 
-D^s_i was trained to tell client i's pictures from its own fakes, so what it says of another client's picture means
-little. Three kinds of confidence, all computed at the client from what it holds:
-- `typical`: how near φ^s_i(x) is to those of its training pictures, by Mahalanobis' distance;
-- `scaled`: D^s_i(x) less its mean over its training pictures, over its standard deviation;
+D^s_i was trained to distinguish client i's images from its own generated ones, so its output on images of other clients
+is hard to compare. Three kinds of confidence, each computed by a client from its own data:
+- `typical`: negative Mahalanobis distance of φ^s_i(x) to those of its training images;
+- `scaled`: D^s_i(x), standardized by mean and standard deviation over its training images;
 - `plain`: D^s_i(x).
 """
 
@@ -18,19 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.analysis.trained import Opened, Trained
-from vitrail.analysis.views import mean_over_pictures
+from vitrail.analysis.trained import LoadedRun, TrainedNetworks
+from vitrail.analysis.views import mean_over_images
 from vitrail.metrics.measure import Measure
 from vitrail.utils.determinism import one_thread
 
 By = Literal["typical", "scaled", "plain"]
 BY: tuple[By, ...] = get_args(By)
-RIDGE = 1e-3  # of the mean variance, so that features which never vary do not count for everything
+RIDGE = 1e-3  # times the mean variance, so that constant features do not dominate the distance
 
 
 @dataclass(frozen=True)
 class ClientModel:
-    """What a client knows of its own training pictures: moments of φ^s_i, and of D^s_i."""
+    """Moments of φ^s_i and of D^s_i over a client's training images."""
 
     mean: Tensor
     precision: Tensor
@@ -38,74 +38,83 @@ class ClientModel:
     d_std: Tensor
 
     @staticmethod
-    def of(phi: Tensor, says: Tensor) -> ClientModel:
-        """From the features of its pictures and what D^s_i says of them."""
+    def of(phi: Tensor, d: Tensor) -> ClientModel:
+        """Compute the moments from the features and the outputs of D^s_i."""
         covariance = torch.cov(phi.T)
         ridge = RIDGE * covariance.diagonal().mean() * torch.eye(len(covariance))
-        return ClientModel(phi.mean(0), torch.linalg.inv(covariance + ridge), says.mean(), says.std())
+        return ClientModel(phi.mean(0), torch.linalg.inv(covariance + ridge), d.mean(), d.std())
 
-    def confidence(self, phi: Tensor, says: Tensor, by: By) -> Tensor:
-        """One number for each picture; higher is more confident."""
+    def confidence(self, phi: Tensor, d: Tensor, by: By) -> Tensor:
+        """Return one number per image; higher is more confident."""
         if by == "plain":
-            return says
+            return d
         if by == "scaled":
-            return (says - self.d_mean) / (self.d_std + 1e-6)
-        apart = phi - self.mean
-        return -((apart @ self.precision) * apart).sum(1)
+            return (d - self.d_mean) / (self.d_std + 1e-6)
+        difference = phi - self.mean
+        return -((difference @ self.precision) * difference).sum(1)
 
 
 @dataclass(frozen=True)
 class Router:
-    """All clients' networks, and what each knows of its own pictures."""
+    """Style discriminators of all clients, with the moments of each client's images."""
 
-    trained: Trained
-    own: dict[str, ClientModel]
+    trained: TrainedNetworks
+    models: dict[str, ClientModel]
 
     @staticmethod
-    def of(opened: Opened) -> Router:
-        """Each client looks at its own training pictures."""
-        train, own = opened.views.train, {}
-        for k, name in enumerate(opened.views.names):
-            phi = opened.trained.style(name, train.x[torch.from_numpy(train.client == k)])
-            own[name] = ClientModel.of(phi, _says(opened.trained, name, phi))
-        return Router(opened.trained, own)
+    def of(run: LoadedRun) -> Router:
+        """Compute each client's moments from its own training images."""
+        train, models = run.views.train, {}
+        for k, name in enumerate(run.views.names):
+            phi = run.trained.style(name, train.x[torch.from_numpy(train.client == k)])
+            models[name] = ClientModel.of(phi, _d_outputs(run.trained, name, phi))
+        return Router(run.trained, models)
 
     def confidences(self, x: Tensor, by: By = "typical") -> Tensor:
-        """A row for each picture in [-1, 1], a column for each client."""
+        """Return one row per image in [-1, 1], one column per client."""
         columns = []
-        for name, own in self.own.items():
+        for name, model in self.models.items():
             phi = self.trained.style(name, x)
-            columns.append(own.confidence(phi, _says(self.trained, name, phi), by))
+            columns.append(model.confidence(phi, _d_outputs(self.trained, name, phi), by))
         return torch.stack(columns, 1)
 
     def route(self, x: Tensor, by: By = "typical") -> list[str]:
-        """The client to which each picture goes."""
-        return [list(self.own)[k] for k in self.confidences(x, by).argmax(1).tolist()]
+        """Return the client of each image."""
+        return [list(self.models)[k] for k in self.confidences(x, by).argmax(1).tolist()]
 
 
 @torch.no_grad()
-def _says(trained: Trained, client: str, phi: Tensor) -> Tensor:
+def _d_outputs(trained: TrainedNetworks, client: str, phi: Tensor) -> Tensor:
     return trained.D_s[client].head(phi)
 
 
-def measure_routing(opened: Opened, router: Router) -> tuple[list[Measure], np.ndarray]:
-    """The share of held-out pictures that reach their client, and who gets whose (rows are the true clients)."""
-    test, n = opened.views.test, len(opened.views.names)
+def measure_routing(run: LoadedRun, router: Router) -> tuple[list[Measure], np.ndarray]:
+    """Measure routing of held-out images.
+
+    Args:
+        run: A run.
+        router: Its router.
+
+    Returns:
+        The accuracy by each kind of confidence; and the confusion matrix of the first kind, whose rows are the true
+        clients and sum to 1.
+    """
+    test, n = run.views.test, len(run.views.names)
     found, table = [], np.zeros((n, n))
     with one_thread():
         for by in BY:
             to = router.confidences(test.x, by).argmax(1).numpy()
-            right = np.asarray(to == test.client, np.float64)
+            correct = np.asarray(to == test.client, np.float64)
             if by == BY[0]:
                 np.add.at(table, (test.client, to), 1)
-            note = f"chance: {1 / n:.1%}"
-            bounded = mean_over_pictures(right, test.shows)
-            found.append(Measure(f"routed rightly, {by}", *bounded, len(to), 0, "higher", "D^s of each client", note))
+            bounded = mean_over_images(correct, test.source)
+            name, note = f"routed correctly, {by}", f"random guess: {1 / n:.1%}"
+            found.append(Measure(name, *bounded, len(to), 0, "higher", "D^s of each client", note))
     return found, table / table.sum(1, keepdims=True).clip(1)
 
 
 def draw_routes(table: np.ndarray, names: Sequence[str], path: Path) -> None:
-    """A picture of who gets whose: a row for each true client, a column for each that was chosen."""
+    """Write the confusion matrix as an image: one row per true client, one column per chosen client."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -116,10 +125,10 @@ def draw_routes(table: np.ndarray, names: Sequence[str], path: Path) -> None:
     ax.imshow(table, cmap="Blues", vmin=0, vmax=1)
     for i in range(n):
         for k in range(n):
-            ink = "white" if table[i, k] > 0.6 else "black"
-            ax.text(k, i, f"{table[i, k]:.0%}", ha="center", va="center", fontsize=7, color=ink)
+            color = "white" if table[i, k] > 0.6 else "black"
+            ax.text(k, i, f"{table[i, k]:.0%}", ha="center", va="center", fontsize=7, color=color)
     ax.set_xticks(range(n), names, rotation=45, ha="right", fontsize=8)
     ax.set_yticks(range(n), names, fontsize=8)
-    ax.set_xlabel("goes to")
-    ax.set_ylabel("is a picture of")
+    ax.set_xlabel("routed to")
+    ax.set_ylabel("true client")
     figure.savefig(path, dpi=90, format="png")

@@ -1,20 +1,21 @@
-"""A run of PaDPaF opened for use: content's networks from the server's state, each client's style from its own file."""
+"""A run loaded for analysis: content networks from the server's state, each client's style from its private file."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitrail.analysis.views import Views, views_of
+from vitrail.analysis.views import Views, make_views
+from vitrail.data.dataset import Images
 from vitrail.data.decode import decode
 from vitrail.data.holdout import not_held_out
 from vitrail.engines.client import private_file
@@ -22,14 +23,12 @@ from vitrail.experiment import settings as config
 from vitrail.experiment.plan import load_and_partition
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import Settings
-from vitrail.methods.base import Task
-from vitrail.methods.padpaf.algorithm import PaDPaF
+from vitrail.methods.base import Model, Task
 from vitrail.metrics.results_io import Column
 from vitrail.models.model_file import open_model
-from vitrail.nets.content_style import ContentStyleGenerator, initialise
+from vitrail.nets.content_style import ContentStyleGenerator
 from vitrail.nets.feature_moments import to_float
-from vitrail.nets.flat import from_vector, to_vector, trainable_mask
-from vitrail.nets.spectral_discriminator import SpectralDiscriminator, warm_up_spectral_norm
+from vitrail.nets.spectral_discriminator import SpectralDiscriminator
 from vitrail.utils import state as store
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import VitrailError
@@ -39,113 +38,151 @@ from vitrail.utils.state import State
 BATCH = 256
 
 
-@dataclass(frozen=True)
-class Trained:
-    """D^c, each client's D^s_i, and each client's whole generator; none of them learns any more."""
+@runtime_checkable
+class ContentStyleMethod(Protocol):
+    """A method whose runs can be analysed: it also has `separates_style` and `content_style_models`."""
 
-    method: PaDPaF
+    @property
+    def task(self) -> Task: ...
+
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State: ...
+
+    @property
+    def separates_style(self) -> bool:
+        """Whether, with its settings, content is shared by all clients and style is private to each."""
+        ...
+
+    def content_style_models(
+        self, server: State, client: State | None = None
+    ) -> tuple[Model, SpectralDiscriminator, SpectralDiscriminator]:
+        """Return a client's generator, the content discriminator and the client's style discriminator.
+
+        Args:
+            server: The server's state.
+            client: The client's private state; None: the private networks before the first round.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TrainedNetworks:
+    """D^c, and of each client D^s_i and its generator, in evaluation mode.
+
+    Args:
+        classes: Number of labels; 0 without.
+        D_c: The content discriminator.
+        D_s: The style discriminator of each client.
+        generators: The generator of each client.
+    """
+
+    classes: int
     D_c: SpectralDiscriminator
     D_s: Mapping[str, SpectralDiscriminator]
     generators: Mapping[str, ContentStyleGenerator]
 
     @staticmethod
-    def of(method: PaDPaF, server: State, clients: Mapping[str, State]) -> Trained:
-        """From the server's state and the clients' private ones."""
-        D_s = {name: _discriminator(method, state["style_discriminator"]) for name, state in clients.items()}
-        made = {name: method.export_models(server, state)["generator"] for name, state in clients.items()}
-        names = tuple(map(str, range(method.task.classes)))
-        nets = {name: open_model(model, names).net.requires_grad_(False) for name, model in made.items()}
-        D_c = method.content()["discriminator"]
-        vector = to_vector(D_c)
-        vector[trainable_mask(D_c)] = server["discriminator"]
-        return Trained(method, _settled(from_vector(D_c, vector)), D_s, nets)  # type: ignore[arg-type]
+    def of(method: ContentStyleMethod, server: State, clients: Mapping[str, State | None]) -> TrainedNetworks:
+        """Build the networks from the server's state and the private states of clients."""
+        labels = tuple(map(str, range(method.task.classes)))
+        D_s, generators = {}, {}
+        for name, state in clients.items():
+            model, D_c, style = method.content_style_models(server, state)
+            D_s[name] = style.eval().requires_grad_(False)
+            generators[name] = open_model(model, labels).net.requires_grad_(False)
+        return TrainedNetworks(method.task.classes, D_c.eval().requires_grad_(False), D_s, generators)  # type: ignore[arg-type]
 
     @staticmethod
-    def untrained(method: PaDPaF, seed: int, names: Mapping[str, Any]) -> Trained:
-        """The networks as a run of this seed begins with them: all clients have the same style."""
+    def untrained(method: ContentStyleMethod, seed: int, names: Iterable[str]) -> TrainedNetworks:
+        """Build the initial networks of a run with this seed; all clients have the same style."""
         server = method.server_init(Rng((seed,)).child("server", "init"))
-        draw = Rng((server["seed"].tobytes(),))
-        nets = method.style(method.content()["generator"])
-        for name, net in nets.items():
-            initialise(net, draw.child(name).torch())
-        _settled(nets["style_discriminator"])
-        first = {name: to_vector(net) for name, net in nets.items()}
-        return Trained.of(method, server, dict.fromkeys(names, first))
+        return TrainedNetworks.of(method, server, dict.fromkeys(names))
 
-    def content(self, x: Tensor, places: int = 1) -> Tensor:
-        """φ^c of pictures in [-1, 1]; with `places`, its means over so many by so many places, one after another."""
-        return _features(self.D_c, x, places)
+    def content(self, x: Tensor, positions: int = 1) -> Tensor:
+        """Return φ^c of images, one row per image.
 
-    def style(self, client: str, x: Tensor, places: int = 1) -> Tensor:
-        """The same of φ^s_i; the pictures need not be client i's own."""
-        return _features(self.D_s[client], x, places)
+        Args:
+            x: Images in [-1, 1].
+            positions: Pool the feature map to positions x positions means, concatenated; 1: φ^c itself.
+        """
+        return _features(self.D_c, x, positions)
+
+    def style(self, client: str, x: Tensor, positions: int = 1) -> Tensor:
+        """Return φ^s_i of images of any client; arguments as for `content`."""
+        return _features(self.D_s[client], x, positions)
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A run's networks with its settings, and the pictures as each of its clients sees them."""
+class LoadedRun:
+    """A run's settings, method and networks, and the images of its clients."""
 
     settings: Settings
-    trained: Trained
+    method: ContentStyleMethod
+    trained: TrainedNetworks
     views: Views
 
     @property
-    def untrained(self) -> Trained:
+    def untrained(self) -> TrainedNetworks:
         """The same networks before the first round."""
-        return Trained.untrained(self.trained.method, self.settings.seed, self.trained.D_s)
+        return TrainedNetworks.untrained(self.method, self.settings.seed, self.trained.D_s)
 
 
-def open_run(run: str | Path, given: Any = None) -> Opened:
-    """Open a run's folder; `given` is its data where that came from Python."""
-    place = RunDir(Path(run))
-    if not place.settings.exists():
-        raise VitrailError(f"{run} is no run's folder (there is no settings.toml); give one of method padpaf")
-    settings = config.resolve(str(place.settings), {})
-    if settings.method != "padpaf":
-        raise VitrailError(f"{run} is a run of method {settings.method}; content and style are apart in padpaf alone")
-    if settings.shared != "content":  # type: ignore[attr-defined]
-        raise VitrailError(f"{run} shared {settings.shared}; content and style are apart with shared=content alone")  # type: ignore[attr-defined]
-    if not place.checkpoint.exists():
-        raise VitrailError(f"{run} has finished no round yet; `vitrail resume {run}` goes on with it")
-    settings, data, shares = load_and_partition(settings, given)
-    labelled = settings.labels == "auto" and data.train.labels is not None
-    task = Task(data.shape, len(data.classes) if labelled else 0, settings.rounds, len(shares.names))
-    method = config.build_method(settings, task)
-    assert isinstance(method, PaDPaF)  # noqa: S101
-    files = {name: private_file(place.clients, name) for name in shares.names}
+def load_run(run: str | Path, data: Any = None) -> LoadedRun:
+    """Load a run for analysis.
+
+    Args:
+        run: The run's folder, with its clients' private files.
+        data: The run's data, if they were given in Python.
+
+    Raises:
+        VitrailError: If it is not a run whose method separates content and style, or if files are missing.
+    """
+    folder = RunDir(Path(run))
+    if not folder.settings.exists():
+        raise VitrailError(f"{run} is not the folder of a run: it has no settings.toml; give the folder of a run")
+    settings = config.resolve(str(folder.settings), {})
+    _content_style_method(run, settings, Task((1, 8, 8), 0, 1, 1))  # refused before its data are loaded
+    if not folder.checkpoint.exists():
+        raise VitrailError(f"{run} has not finished a round; continue it with `vitrail resume {run}`")
+    settings, dataset, partition = load_and_partition(settings, data)
+    labelled = settings.labels == "auto" and dataset.train.labels is not None
+    task = Task(dataset.shape, len(dataset.classes) if labelled else 0, settings.rounds, len(partition.names))
+    method = _content_style_method(run, settings, task)
+    files = {name: private_file(folder.clients, name) for name in partition.names}
     states = {name: store.load(path)["state"] for name, path in files.items() if path.exists()}
     if not states:
-        raise VitrailError(f"{place.clients} holds no client's file; style is in those alone, so nothing can be done")
-    checkpoint = store.load(place.checkpoint)
-    if doubt := not_held_out(data, checkpoint.get("split")):
+        raise VitrailError(
+            f"{folder.clients} has no client's private file, and style is stored only there; "
+            "run the analysis on the machine that simulated the run"
+        )
+    checkpoint = store.load(folder.checkpoint)
+    if doubt := not_held_out(dataset, checkpoint.get("split")):
         warnings.warn(f"{run}: test images are {doubt}", stacklevel=2)
-    server = checkpoint["federation"]["server"]
-    return Opened(settings, Trained.of(method, server, states), views_of(data, shares, settings.seed, list(states)))
+    trained = TrainedNetworks.of(method, checkpoint["federation"]["server"], states)
+    return LoadedRun(settings, method, trained, make_views(dataset, partition, settings.seed, list(states)))
+
+
+def _content_style_method(run: str | Path, settings: Settings, task: Task) -> ContentStyleMethod:
+    method = config.build_method(settings, task)
+    if not isinstance(method, ContentStyleMethod) or not method.separates_style:
+        raise VitrailError(
+            f"{run}: with its settings, method={settings.method} does not separate content from style; "
+            "give a run that does, such as one of method=padpaf with shared=content"
+        )
+    return method
 
 
 @torch.no_grad()
-def _features(net: SpectralDiscriminator, x: Tensor, places: int) -> Tensor:
-    means = [F.adaptive_avg_pool2d(net.map(some), places).flatten(1) for some in x.split(BATCH)]
-    return torch.cat(means)
+def _features(net: SpectralDiscriminator, x: Tensor, positions: int) -> Tensor:
+    return torch.cat([F.adaptive_avg_pool2d(net.map(batch), positions).flatten(1) for batch in x.split(BATCH)])
 
 
-def _discriminator(method: PaDPaF, vector: Any) -> SpectralDiscriminator:
-    net = method.style(method.content()["generator"])["style_discriminator"]
-    return from_vector(net, vector).eval().requires_grad_(False)  # type: ignore[return-value]
-
-
-def _settled(net: nn.Module) -> nn.Module:
-    warm_up_spectral_norm(net)
-    return net.eval().requires_grad_(False)
-
-
-def read_pictures(opened: Opened, files: Sequence[str]) -> Tensor:
-    """Picture files in [-1, 1], of the size and the channels that the run has."""
-    c, size, _ = opened.trained.method.task.shape
+def read_images(run: LoadedRun, files: Sequence[str]) -> Tensor:
+    """Read image files in [-1, 1], with the size and channels of the run's images."""
+    c, size, _ = run.method.task.shape
     return to_float(np.stack([decode(name, c == 1, size, name) for name in files]))
 
 
-def keep(path: Path, columns: Sequence[Column]) -> None:
+def save_measures(path: Path, columns: Sequence[Column]) -> None:
     """Write measures as JSON."""
     tree = {c.name: [asdict(m) for m in c.measures] for c in columns}
     write_atomically(path, (json.dumps(tree, indent=1) + "\n").encode())

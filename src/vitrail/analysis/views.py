@@ -1,4 +1,4 @@
-"""Pictures as each client sees them: its own to fit on, held-out ones to judge."""
+"""Images as each client sees them: its training images to fit on, held-out images to test on."""
 
 from __future__ import annotations
 
@@ -22,25 +22,38 @@ from vitrail.utils.rng import Rng
 
 @dataclass(frozen=True)
 class View:
-    """Pictures of several clients in one row: whose each is, and which picture of the data it shows."""
+    """Images of several clients, concatenated.
 
-    pictures: Images
+    Args:
+        images: The images, transformed as the clients see them.
+        client: Index of each image's client.
+        source: Index of each image in the data set; images of several clients can have the same source.
+    """
+
+    images: Images
     client: NDArray[np.int64]
-    shows: NDArray[np.int64]
+    source: NDArray[np.int64]
 
     @property
     def x(self) -> Tensor:
-        """In [-1, 1], as networks take them."""
-        return to_float(self.pictures.pixels)
+        """The images in [-1, 1], as networks take them."""
+        return to_float(self.images.pixels)
 
     def take(self, indices: NDArray[np.int64]) -> View:
-        """Those at these positions."""
-        return View(self.pictures.take(indices), self.client[indices], self.shows[indices])
+        """Return the images at these positions."""
+        return View(self.images.take(indices), self.client[indices], self.source[indices])
 
 
 @dataclass(frozen=True)
 class Views:
-    """What clients trained on, and held-out pictures as they would see them; `names` are the clients."""
+    """Training images of clients, and held-out images as these clients would see them.
+
+    Args:
+        names: The clients; `View.client` indexes them.
+        classes: Names of the labels.
+        train: Training images.
+        test: Held-out images.
+    """
 
     names: tuple[str, ...]
     classes: tuple[str, ...]
@@ -48,54 +61,66 @@ class Views:
     test: View
 
 
-def views_of(data: Dataset, shares: Partition, seed: int, names: Sequence[str]) -> Views:
-    """Where clients are domains, each sees every held-out picture through its transform; else those of its kind.
+def make_views(data: Dataset, partition: Partition, seed: int, names: Sequence[str]) -> Views:
+    """Collect the images of clients.
 
-    No picture is among them by which a run was watched.
+    Where clients are domains, each sees all held-out images through its transform; otherwise, where the partition
+    defines it, those of its kind. Images that were used for evaluation during training are excluded.
+
+    Args:
+        data: The run's data.
+        partition: How the run divided them.
+        seed: The run's seed, from which random transforms are drawn.
+        names: The clients to include.
     """
-    _, judging = split_validation(data.test)
-    order = {name: k for k, name in enumerate(shares.names)}
-    train = [(data.train.take(shares.indices[order[name]]), shares.indices[order[name]]) for name in names]
-    test = [_seen(replace(data, test=judging), shares, order[name], seed) for name in names]
-    return Views(tuple(names), data.classes, _row(train), _row(test))
+    _, test_part = split_validation(data.test)
+    order = {name: k for k, name in enumerate(partition.names)}
+    train = [(data.train.take(partition.indices[order[name]]), partition.indices[order[name]]) for name in names]
+    test = [_held_out_of(replace(data, test=test_part), partition, order[name], seed) for name in names]
+    return Views(tuple(names), data.classes, _concatenate(train), _concatenate(test))
 
 
-def _row(parts: Sequence[tuple[Images, NDArray[np.int64]]]) -> View:
+def _concatenate(parts: Sequence[tuple[Images, NDArray[np.int64]]]) -> View:
     labels = [p.labels for p, _ in parts if p.labels is not None]
-    people = [p.identities for p, _ in parts if p.identities is not None]
-    pictures = Images(
+    identities = [p.identities for p, _ in parts if p.identities is not None]
+    images = Images(
         np.concatenate([p.pixels for p, _ in parts]),
         np.concatenate(labels) if len(labels) == len(parts) else None,
-        identities=np.concatenate(people) if len(people) == len(parts) else None,
+        identities=np.concatenate(identities) if len(identities) == len(parts) else None,
     )
     client = np.repeat(np.arange(len(parts)), [len(p) for p, _ in parts])
-    return View(pictures, client, np.concatenate([shows for _, shows in parts]))
+    return View(images, client, np.concatenate([source for _, source in parts]))
 
 
-def _seen(data: Dataset, shares: Partition, client: int, seed: int) -> tuple[Images, NDArray[np.int64]]:
-    """The held-out pictures of one client's kind, and their positions."""
-    spec, test = parse_partition(shares.spec), data.test
+def _held_out_of(data: Dataset, partition: Partition, client: int, seed: int) -> tuple[Images, NDArray[np.int64]]:
+    """Return the held-out images of one client's kind, and their positions."""
+    spec, test = parse_partition(partition.spec), data.test
     every = np.arange(len(test))
     if spec.domains:
         return held_out(data, spec.domains[client], seed), every
     if spec.name == "folders" and test.groups is not None:
         every = np.flatnonzero(test.groups == client)
     if spec.name == "attributes" and data.train.attributes is not None and test.attributes is not None:
-        held = np.zeros(len(data.train), np.bool_)
-        held[shares.indices[client]] = held[shares.server] = True
+        available = np.zeros(len(data.train), np.bool_)
+        available[partition.indices[client]] = available[partition.server] = True
         has = data.train.attributes
-        own = has.any(0) & ~(has & ~held[:, None]).any(0)  # attributes of which it holds every picture
+        own = has.any(0) & ~(has & ~available[:, None]).any(0)  # attributes of which it has every image
         every = np.flatnonzero(test.attributes[:, own].any(1))
     return test.take(every), every
 
 
-def mean_over_pictures(hits: NDArray[np.float64], shows: NDArray[np.int64]) -> Bounded:
-    """The mean, with an interval over pictures: one that several clients see is one, not several."""
-    _, group = np.unique(shows, return_inverse=True)
-    each = np.bincount(group, hits) / np.bincount(group)
+def mean_over_images(values: NDArray[np.float64], source: NDArray[np.int64]) -> Bounded:
+    """Return the mean with a bootstrap interval over source images: one that several clients see counts once.
+
+    Args:
+        values: One value per image.
+        source: The source of each image (`View.source`).
+    """
+    _, group = np.unique(source, return_inverse=True)
+    each = np.bincount(group, values) / np.bincount(group)
     return bootstrap([each], Rng((0,)).child("bootstrap", "uses").numpy())
 
 
 def as_tensor(labels: NDArray[np.int64]) -> Tensor:
-    """Whole numbers for torch."""
+    """Return integer labels as a tensor."""
     return torch.from_numpy(np.ascontiguousarray(labels))

@@ -1,12 +1,15 @@
-"""Attacks that check privacy claims: what they find is a lower bound on ε, beside the upper bound that is claimed."""
+"""Attacks that check privacy claims. Each gives a lower bound on ε, to compare with the claimed upper bound.
+
+audit_run.py attacks a run's folder; attack.py has what attacks share; protocols.py what they need of a method.
+"""
 
 from __future__ import annotations
 
 ATTACKS: dict[str, str] = {
-    "canaries": "inserted pictures, clients or gradients that are looked for in what is released: a lower bound on ε",
-    "membership": "whether the model tells pictures it was trained on from others",
-    "shadows": "the same by likelihood ratios, against runs that are trained for the purpose (takes time)",
-    "copies": "whether samples lie nearer to training pictures than new pictures do",
-    "inversion": "pictures rebuilt from what one client sends",
-    "eavesdroppers": "generators grown from what users of psfedgan publish (takes about as long as the run)",
+    "canaries": "inserted images, clients or gradients that are detected in what is released: a lower bound on ε",
+    "membership": "whether the model distinguishes images it was trained on from others",
+    "shadows": "the same by likelihood ratios, against runs that are trained for this purpose (takes time)",
+    "copies": "whether samples are closer to training images than new images are",
+    "inversion": "images reconstructed from what one client sends",
+    "eavesdroppers": "generators rebuilt from what users of psfedgan publish (takes about as long as the run)",
 }

@@ -1,4 +1,4 @@
-"""What attacks have in common: what they are given, what they find, and how scores become bounds."""
+"""What attacks share: the attacked run, what an attack finds, and bounds on ε from its scores."""
 
 from __future__ import annotations
 
@@ -19,13 +19,26 @@ from vitrail.utils.rng import Rng
 
 CONFIDENCE = 0.95
 GAUSSIAN = "noise is Gaussian, as claimed"
-DELTA = 1e-5  # where a run names none
-SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)  # of canaries, the surest, that are guessed about in one run
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)  # fractions of canaries, the most certain ones, that are guessed in one run
 
 
 @dataclass(frozen=True)
 class Target:
-    """A run under attack, and how much work an attack may take."""
+    """The attacked run, and how much work an attack may do.
+
+    Args:
+        plan: The run.
+        rng: Randomness of the attack.
+        generator: The run's model; None before there is one.
+        canaries: Number of canaries, and of attacked releases.
+        shadows: Number of shadow runs.
+        samples: Number of samples of the model.
+        seconds: About how long a slow attack may take.
+        r: Factors of eavesdroppers' first layer.
+        users: Number of users that eavesdroppers attack.
+        rounds: Number of rounds that eavesdroppers receive; 0: all.
+        tell: Receives a line of progress.
+    """
 
     plan: Plan
     rng: Rng
@@ -41,28 +54,28 @@ class Target:
 
     @property
     def delta(self) -> float:
-        """δ that bounds are stated at: the run's own, or a usual one."""
-        return float(getattr(self.plan.method, "delta", 0) or DELTA)
+        """δ of all bounds: that of the run."""
+        return self.plan.method.delta
 
     def claimed(self, answers: int) -> float:
-        """ε that is claimed for so many answers of one client; infinite where nothing is."""
+        """Return the ε that is claimed for a number of answers of one client; infinite without a claim."""
         mechanism = self.plan.method.mechanism
         return math.inf if mechanism is None else epsilon([(mechanism.noise, mechanism.answers(answers))], self.delta)
 
     @property
     def answers(self) -> int:
-        """The most answers of one client that the run plans for."""
-        return int(getattr(self.plan.method, "max_replies", self.plan.settings.rounds))
+        """Largest number of answers of one client that the run plans."""
+        return self.plan.method.max_replies
 
     @property
     def members(self) -> Images:
-        """The pictures that clients train on."""
+        """The images that clients train on."""
         return self.plan.data.train.take(np.concatenate([h for h in self.plan.partition.indices if len(h)]))
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What canaries came to: a score for each, above 0 where its coin looks as if it fell 1, and the coin."""
+    """Results of canaries: one score each, positive where its coin appears to be 1, and the coins."""
 
     scores: NDArray[np.float64]
     coins: NDArray[np.bool_]
@@ -70,7 +83,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Lower:
-    """A lower bound on ε at δ, beside what is claimed of the very answers that were attacked."""
+    """A lower bound on ε at δ.
+
+    Args:
+        epsilon: The bound.
+        delta: δ.
+        claimed: The ε that is claimed for exactly the attacked answers.
+        how: How the bound was found.
+        assumes: What the bound assumes; empty: nothing.
+        confidence: Probability with which the bound is below the true ε.
+    """
 
     epsilon: float
     delta: float
@@ -81,13 +103,13 @@ class Lower:
 
     @property
     def refutes(self) -> bool:
-        """Whether the claim cannot be true."""
+        """Whether the bound exceeds the claim."""
         return self.epsilon > self.claimed
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number an attack came to, with its 95% interval, and what it would be if the attack knew nothing."""
+    """A metric of an attack, with its 95% interval, and its value for an attack that knows nothing (`chance`)."""
 
     name: str
     value: float
@@ -109,7 +131,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Curves:
-    """A quantity over the messages of one victim, a line for each attacker."""
+    """A quantity over the messages of one victim, one line per attacker."""
 
     title: str
     lines: dict[str, list[float]]
@@ -117,32 +139,50 @@ class Curves:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one attack found."""
+    """What one attack found.
+
+    Args:
+        attack: Name of the attack.
+        about: What the attack does, in one line.
+        lowers: Lower bounds on ε.
+        figures: Other metrics.
+        note: Remark for the reader.
+        cases: Results of several attackers.
+        curves: Quantities over messages.
+        picture: Name of an image file in the run's folder.
+        caption: What the image shows.
+    """
 
     attack: str
-    about: str  # what it does, in one line
+    about: str
     lowers: list[Lower] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     note: str = ""
     cases: list[Case] = field(default_factory=list)
     curves: list[Curves] = field(default_factory=list)
-    picture: str = ""  # a file in the run's folder
-    caption: str = ""  # and what it shows
+    picture: str = ""
+    caption: str = ""
 
 
 class Attack(Protocol):
-    """An attack: whether it applies to a run, and what it finds there."""
+    """An attack on a run."""
 
     def __call__(self, target: Target) -> Finding | None:
-        """Attack; None where there is nothing of the kind to attack."""
+        """Attack a run; return None where the attack does not apply to it."""
         ...
 
 
 def from_trials(trial: Trial, target: Target, claimed: float, gaussian: bool = True) -> list[Lower]:
-    """Bounds from independent trials.
+    """Return lower bounds on ε from independent trials.
 
-    A quarter of the trials chooses the threshold and the others are judged by it: by Clopper-Pearson a bound is best
-    far out, by a Gaussian trade-off in the middle between both kinds.
+    A quarter of the trials selects the threshold, the others are judged by it: for Clopper-Pearson the threshold with
+    the best bound, for a Gaussian trade-off the middle between both kinds.
+
+    Args:
+        trial: Scores and coins of the trials.
+        target: The attacked run.
+        claimed: The ε that is claimed for one trial.
+        gaussian: Whether to add a bound that assumes Gaussian noise.
     """
     cut, delta = len(trial.coins) // 4, target.delta
     chosen, judged = (Trial(trial.scores[part], trial.coins[part]) for part in (slice(cut), slice(cut, None)))
@@ -163,19 +203,27 @@ def _plain(trial: Trial, threshold: float, delta: float) -> float:
 
 
 def _counts(trial: Trial, threshold: float) -> tuple[int, int, int, int]:
-    said, coins = trial.scores >= threshold, trial.coins
-    return int((said & coins).sum()), int(coins.sum()), int((said & ~coins).sum()), int((~coins).sum())
+    guessed, coins = trial.scores >= threshold, trial.coins
+    return int((guessed & coins).sum()), int(coins.sum()), int((guessed & ~coins).sum()), int((~coins).sum())
 
 
 def from_one_run(trials: list[Trial], target: Target, claimed: float) -> list[Lower]:
-    """Bounds from one run with many canaries: the best over shares guessed about and ways to score, corrected."""
+    """Return lower bounds on ε from one run with many canaries.
+
+    The bounds are the best over all numbers of guesses and ways of scoring, corrected for the number of choices.
+
+    Args:
+        trials: The same coins with scores of different kinds.
+        target: The attacked run.
+        claimed: The ε that is claimed for the run.
+    """
     m = len(trials[0].coins)
     alpha = (1 - CONFIDENCE) / (len(SHARES) * len(trials))
     plain = mu = 0.0
     for trial in trials:
-        sure = np.argsort(-np.abs(trial.scores), kind="stable")
+        order = np.argsort(-np.abs(trial.scores), kind="stable")
         for guesses in {max(1, round(share * m)) for share in SHARES}:
-            pick = sure[:guesses]
+            pick = order[:guesses]
             right = int(((trial.scores[pick] > 0) == trial.coins[pick]).sum())
             plain = max(plain, bounds.one_run(m, guesses, right, target.delta, 1 - alpha))
             mu = max(mu, bounds.one_run_gaussian(m, guesses, right, 1 - alpha))

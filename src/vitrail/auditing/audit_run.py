@@ -1,4 +1,4 @@
-"""A run's folder under attack: which attacks apply, what was claimed, what they found, kept in audit.json."""
+"""Attack a run's folder with all attacks that apply, and store the claim and the findings in audit.json."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.auditing import ATTACKS
-from vitrail.auditing.attack import DELTA, Attack, Finding, Target
-from vitrail.auditing.eavesdropper import R, check_r
+from vitrail.auditing.attack import Attack, Finding, Target
+from vitrail.auditing.eavesdropper import R, check_r, eavesdropping_of
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.run_dir import RunDir
@@ -29,11 +29,18 @@ from vitrail.utils.rng import Rng
 
 @dataclass(frozen=True)
 class Audit:
-    """What was claimed of a run, and what attacks found."""
+    """The claim of a run, and what attacks found.
+
+    Args:
+        claim: The run's claim: `says`, `epsilon`, `delta` and so on.
+        findings: What the attacks found.
+        skipped: Attacks that do not apply to the run.
+        seed: Seed of the audit.
+    """
 
     claim: dict[str, Any]
     findings: Sequence[Finding]
-    skipped: Sequence[str]  # attacks that there is nothing for
+    skipped: Sequence[str]
     seed: int
 
     @property
@@ -43,9 +50,9 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """All of it in a sentence."""
+        """The result in one sentence."""
         if self.refuted:
-            return "An attack found more than was claimed: the claim is false, or the mechanism is not what it says."
+            return "An attack found more than was claimed: the claim is false, or the mechanism is not the one claimed."
         if self.claim["private"]:
             return "No attack found more than was claimed. That is no proof: a better attack may find more."
         return "Nothing was claimed to be private, so nothing is refuted. An attack that fails proves nothing."
@@ -66,18 +73,41 @@ def audit_run(
     seed: int = 0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """Attack a run: by default with all attacks that apply; shadow runs only where some are asked for."""
+    """Attack a run.
+
+    Args:
+        folder: The run's folder.
+        attacks: Names of attacks; by default all, `shadows` only if `shadows` is above 0.
+        data: The data of a run that was trained from Python.
+        canaries: Number of canaries, and of attacked releases.
+        shadows: Number of shadow runs.
+        samples: Number of samples of the model.
+        seconds: About how long slow attacks may take each.
+        r: Factors of eavesdroppers' first layer.
+        users: Number of users that eavesdroppers attack.
+        rounds: Number of rounds that eavesdroppers receive; 0: all.
+        seed: Seed of coins, canaries and samples.
+        tell: Receives lines of progress.
+
+    Returns:
+        The claim of the run, and what the attacks found.
+
+    Raises:
+        VitrailError: The folder is not that of a run, an attack is unknown, or an option does not fit the run.
+    """
     chosen = check_attacks(attacks or [name for name in ATTACKS if name != "shadows" or shadows])
     place = RunDir(Path(folder))
     if not place.settings.exists():
-        raise VitrailError(f"{folder} holds no run (there is no settings.toml); give the folder `vitrail run` named")
+        raise VitrailError(
+            f"{folder} is not a run (it has no settings.toml); give the folder that `vitrail run` printed"
+        )
     plan = prepare(config.resolve(str(place.settings), {"out": str(folder)}), data)
-    if r and plan.settings.method != "psfedgan":
+    if r and eavesdropping_of(plan.method) is None:
         raise VitrailError(
             f"--r is for eavesdroppers on a secret generator, and {plan.settings.method} has none; leave --r out, or "
             "give a run of psfedgan"
         )
-    place.load_checkpoint(plan.id)  # refuses other data: its members would not be what the run was trained on
+    place.load_checkpoint(plan.id)  # refuses other data than the run was trained on
     factors = check_r(r or R)
     generator = load(place.model) if place.model.exists() else None
     rng = Rng((seed,)).child("audit")
@@ -94,44 +124,47 @@ def audit_run(
 
 
 def check_attacks(names: Sequence[str]) -> list[str]:
-    """The names of attacks, all of them known."""
+    """Return the names of attacks without duplicates.
+
+    Raises:
+        VitrailError: A name is unknown.
+    """
     for name in names:
         if name not in ATTACKS:
-            raise VitrailError(f"--attacks {name}: there is no such attack; {nearest(name, ATTACKS)}")
+            raise VitrailError(f"--attacks {name}: unknown attack; {nearest(name, ATTACKS)}")
     return list(dict.fromkeys(names))
 
 
 def _attacks(name: str) -> list[Attack]:
-    modules = {"canaries": ("canaries", "updates", "steps", "averages", "twins")}.get(name, (name,))
+    canaries = ("canary_images", "canary_masks", "canary_gradients", "canary_updates", "twin_clients")
+    modules = canaries if name == "canaries" else (name,)
     return [import_module(f"vitrail.auditing.{module}").attack for module in modules]
 
 
 def claim_of(plan: Plan) -> dict[str, Any]:
-    """What the run claims: by its ledger where that holds together, else by its settings."""
+    """Return what a run claims: by its ledger if that is valid, else by its settings."""
     try:
-        said = [entry for entry in read_ledger(plan.folder.path / "ledger.json") if "says" in entry]
+        claims, problem = [e for e in read_ledger(plan.folder.path / "ledger.json") if "says" in e], ""
     except Malformed as e:
-        said, trouble = [], str(e)
-    else:
-        trouble = ""
-    mechanism, delta = plan.method.mechanism, float(getattr(plan.method, "delta", 0) or DELTA)
-    if said:
-        last = said[0] | said[-1]
-        keep = ("private", "says", "epsilon", "delta", "unit", "adjacency", "mechanism")
-        return {"private": False, "delta": delta} | {k: last[k] for k in keep if k in last} | {"by": "the ledger"}
-    answers = getattr(plan.method, "max_replies", plan.settings.rounds)
-    eps = math.inf if mechanism is None else epsilon([(mechanism.noise, mechanism.answers(answers))], delta)
+        claims, problem = [], str(e)
+    mechanism, delta = plan.method.mechanism, plan.method.delta
+    if claims:
+        last = claims[0] | claims[-1]
+        names = ("private", "says", "epsilon", "delta", "unit", "adjacency", "mechanism")
+        return {"private": False, "delta": delta} | {k: last[k] for k in names if k in last} | {"by": "the ledger"}
+    releases = 0 if mechanism is None else mechanism.answers(plan.method.max_replies)
+    eps = math.inf if mechanism is None else epsilon([(mechanism.noise, releases)], delta)
     return {
         "private": mechanism is not None and not mechanism.assumed and math.isfinite(eps),
         "says": sentence(mechanism, eps, delta),
         "epsilon": eps,
         "delta": delta,
-        "by": f"its settings; {trouble or 'there is no ledger'}",
+        "by": f"its settings; {problem or 'there is no ledger'}",
     }
 
 
 def write(path: Path, audit: Audit) -> None:
-    """Keep an audit; JSON has no infinity and no NaN, so one is a word and the other nothing."""
+    """Write an audit as JSON: infinity as "infinite", NaN as null."""
     tree = {"vitrail": __version__, "verdict": audit.verdict, "refuted": audit.refuted, **asdict(audit)}
     write_atomically(path, (json.dumps(_plain(tree), indent=1, ensure_ascii=False) + "\n").encode())
 

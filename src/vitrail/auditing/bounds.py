@@ -1,4 +1,4 @@
-"""From an attack's results to a lower bound on ε: had ε been smaller, results as good would be improbable.
+"""Lower bounds on ε from the results of an attack: with a smaller ε, such results would be improbable.
 
 Independent trials: Clopper-Pearson on true and false positives (Jagielski, Ullman, Oprea 2020), or on the Gaussian
 trade-off (Nasr et al. 2023). One run with many canaries: Steinke, Nasr, Jagielski 2023, Theorem 5.2; with a Gaussian
@@ -13,17 +13,20 @@ from statistics import NormalDist
 
 import numpy as np
 
+from vitrail.privacy.accounting import epsilon
+from vitrail.privacy.mechanism import Noise
 from vitrail.utils.errors import VitrailError
 
-MOST = 60.0  # no ε above it is looked for
+MOST = 60.0  # largest ε that is tested
 NORMAL = NormalDist()
 
 
 def at_least(hits: int, n: int, alpha: float) -> float:
-    """Clopper-Pearson: the chance behind `hits` of n is at least this, but for an error of alpha.
+    """Return the lower Clopper-Pearson bound of a probability with `hits` of n, at an error rate of alpha.
 
-    >>> round(at_least(10, 10, 0.05), 4) == round(0.05 ** 0.1, 4)
-    True
+    Example:
+        >>> round(at_least(10, 10, 0.05), 4) == round(0.05 ** 0.1, 4)
+        True
     """
     from scipy.stats import beta
 
@@ -31,17 +34,29 @@ def at_least(hits: int, n: int, alpha: float) -> float:
 
 
 def at_most(hits: int, n: int, alpha: float) -> float:
-    """The same from above."""
+    """Return the upper Clopper-Pearson bound."""
     return 1 - at_least(n - hits, n, alpha)
 
 
 def from_rates(tp: int, members: int, fp: int, others: int, delta: float, confidence: float = 0.95) -> float:
-    """ε from independent trials: tp of the members and fp of the others were taken for members.
+    """Return a lower bound on ε from independent trials.
 
     (ε, δ)-DP means TPR ≤ e^ε FPR + δ and 1 - FPR ≤ e^ε (1 - TPR) + δ.
 
-    >>> from_rates(50, 100, 50, 100, 1e-5)
-    0.0
+    Args:
+        tp: Members that were classified as members.
+        members: All members.
+        fp: Others that were classified as members.
+        others: All others.
+        delta: δ.
+        confidence: Confidence of the bound.
+
+    Raises:
+        VitrailError: A count exceeds its total.
+
+    Example:
+        >>> from_rates(50, 100, 50, 100, 1e-5)
+        0.0
     """
     tpr, fpr = _rates(tp, members, fp, others, confidence)
     found = [math.log(a / b) if a > 0 else 0.0 for a, b in ((tpr - delta, fpr), (1 - fpr - delta, 1 - tpr))]
@@ -49,13 +64,13 @@ def from_rates(tp: int, members: int, fp: int, others: int, delta: float, confid
 
 
 def gaussian_from_rates(tp: int, members: int, fp: int, others: int, confidence: float = 0.95) -> float:
-    """μ of a Gaussian mechanism from independent trials: all tests of it keep Φ⁻¹(TPR) - Φ⁻¹(FPR) ≤ μ."""
+    """Return a lower bound on μ of a Gaussian mechanism: all tests have Φ⁻¹(TPR) - Φ⁻¹(FPR) ≤ μ."""
     tpr, fpr = _rates(tp, members, fp, others, confidence)
     return max(0.0, NORMAL.inv_cdf(tpr) - NORMAL.inv_cdf(fpr)) if tpr > 0 and fpr < 1 else 0.0
 
 
 def _rates(tp: int, members: int, fp: int, others: int, confidence: float) -> tuple[float, float]:
-    """TPR at least, FPR at most; both hold together with the confidence."""
+    """Return a lower bound of TPR and an upper bound of FPR, which hold together with the confidence."""
     if not (0 <= tp <= members and 0 <= fp <= others and members and others):
         raise VitrailError(f"{tp} of {members} members and {fp} of {others} others: give counts within their totals")
     alpha = (1 - confidence) / 2
@@ -63,17 +78,28 @@ def _rates(tp: int, members: int, fp: int, others: int, confidence: float) -> tu
 
 
 def one_run_p(m: int, guesses: int, right: int, eps: float, delta: float) -> float:
-    """How probable so many right guesses are at most, under (ε, δ)-DP with m canaries, each in by a fair coin.
+    """Return the largest probability of at least `right` correct guesses under (ε, δ)-DP.
 
-    Theorem 5.2: P[W ≥ v] + 2mδ max_i P[v > W ≥ v - i] / i with W binomial, e^ε/(1 + e^ε) its chance.
+    Theorem 5.2: P[W ≥ v] + 2mδ max_i P[v > W ≥ v - i] / i with W binomial of probability e^ε/(1 + e^ε).
 
-    >>> one_run_p(4, 4, 4, 0.0, 0.0)
-    0.0625
+    Args:
+        m: Canaries, each included by a fair coin.
+        guesses: Canaries that were guessed.
+        right: Correct guesses.
+        eps: ε.
+        delta: δ.
+
+    Raises:
+        VitrailError: There are more correct guesses than guesses, or more guesses than canaries.
+
+    Example:
+        >>> one_run_p(4, 4, 4, 0.0, 0.0)
+        0.0625
     """
     from scipy.stats import binom
 
     if not 0 <= right <= guesses <= m:
-        raise VitrailError(f"{right} right of {guesses} guesses about {m} canaries: each must be within the next")
+        raise VitrailError(f"{right} correct of {guesses} guesses about {m} canaries: none of them may exceed the next")
     q = 1 / (1 + math.exp(-eps))
     p = float(binom.sf(right - 1, guesses, q))
     if delta and right:
@@ -83,25 +109,26 @@ def one_run_p(m: int, guesses: int, right: int, eps: float, delta: float) -> flo
 
 
 def one_run(m: int, guesses: int, right: int, delta: float, confidence: float = 0.95) -> float:
-    """ε from one run: the largest that so many right guesses refute.
+    """Return a lower bound on ε from one run: the largest ε that this number of correct guesses refutes.
 
-    >>> round(one_run(100, 100, 100, 0.0), 3) == round(math.log(0.05**0.01 / (1 - 0.05**0.01)), 3)
-    True
+    Example:
+        >>> round(one_run(100, 100, 100, 0.0), 3) == round(math.log(0.05**0.01 / (1 - 0.05**0.01)), 3)
+        True
     """
     return largest(lambda eps: one_run_p(m, guesses, right, eps, delta) <= 1 - confidence)
 
 
 def one_run_gaussian(m: int, guesses: int, right: int, confidence: float = 0.95) -> float:
-    """μ from one run, if the trade-off is Gaussian: the largest that so many right guesses refute."""
+    """Return a lower bound on μ of a Gaussian trade-off from one run: the largest μ that the guesses refute."""
     return largest(lambda mu: mu > 0 and _refuted(m, guesses, right, mu, 1 - confidence), 20.0)
 
 
 def _refuted(m: int, guesses: int, right: int, mu: float, tau: float) -> bool:
-    """Whether `right` or more right guesses have a chance below τ under a Gaussian trade-off of μ.
+    """Return whether `right` or more correct guesses have a probability below τ under a Gaussian trade-off of μ.
 
-    Let p_i be the chance of i right guesses, r_i = Σ_{j≥i} j p_j / m, h_i = Σ_{j≥i} (guesses - j) p_j / m. Every
-    trade-off f bounds r_{i+1} ≤ 1 - f(h_i). Starting from a tail of τ at `right`, going down, the least r_0 + h_0 that
-    this allows follows; it is guesses / m in truth, so a larger one refutes μ.
+    Let p_i be the probability of i correct guesses, r_i = Σ_{j≥i} j p_j / m, h_i = Σ_{j≥i} (guesses - j) p_j / m. Every
+    trade-off f bounds r_{i+1} ≤ 1 - f(h_i). Starting from a tail of τ at `right` and descending gives the smallest
+    possible r_0 + h_0. Its true value is guesses / m, so a larger one refutes μ.
     """
     r, h = tau * right / m, tau * (guesses - right) / m
     for i in range(right - 1, -1, -1):
@@ -113,15 +140,12 @@ def _refuted(m: int, guesses: int, right: int, mu: float, tau: float) -> bool:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """ε at δ of a Gaussian mechanism whose sensitivity is μ times its σ."""
-    from vitrail.privacy.accounting import epsilon
-    from vitrail.privacy.mechanism import Noise
-
+    """Return ε at δ of a Gaussian mechanism whose sensitivity is μ times its σ."""
     return epsilon([(Noise(1 / mu), 1)], delta) if mu > 1e-4 else 0.0
 
 
 def largest(refuted: Callable[[float], bool], most: float = MOST) -> float:
-    """The largest value that is refuted, where all below it are; 0 where none is."""
+    """Return the largest refuted value, where all smaller ones are refuted too; 0 if none is."""
     low, high = 0.0, 1e-3
     while high < most and refuted(high):
         low, high = high, 2 * high

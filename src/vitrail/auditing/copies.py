@@ -1,7 +1,7 @@
-"""Does the model copy? Samples' distances to the nearest training picture, against held-out pictures' distances to it.
+"""Does the model copy? Distances of samples to the nearest training image, against those of held-out images.
 
-A held-out picture is as new as a picture can be. If more than 1% of samples lie nearer to the training pictures than
-the nearest 1% of held-out ones do, some of them are nearer than new pictures come by chance.
+A held-out image is new by definition. If more than 1% of samples are nearer to the training images than the nearest 1%
+of held-out ones, some samples are nearer than new images would be.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from vitrail.models.image_grid import write_grid
 from vitrail.nets.feature_moments import to_float
 from vitrail.utils.rng import Rng
 
-ABOUT = "how near samples come to training pictures, against how near held-out pictures come to them"
+ABOUT = "distances of samples to the nearest training image, against those of held-out images"
 QUANTILE = 0.01
 SHOWN = 24  # closest pairs
 GRID = "audit-closest-private.png"
 
 
 class Nearest:
-    """The nearest training picture of each of some pictures; training pictures stream by, a batch at a time."""
+    """The nearest training image of each query image; training images are added a batch at a time."""
 
-    def __init__(self, of: Tensor) -> None:
-        self.of, self.at = of, 0
-        self.distance = torch.full((len(of),), torch.inf)
-        self.which = torch.zeros(len(of), dtype=torch.int64)
+    def __init__(self, queries: Tensor) -> None:
+        self.queries, self.at = queries, 0
+        self.distance = torch.full((len(queries),), torch.inf)
+        self.which = torch.zeros(len(queries), dtype=torch.int64)
 
     def update(self, rows: Tensor) -> None:
-        """Look at some more training pictures."""
-        far, which = torch.cdist(self.of, rows).min(1)
+        """Add a batch of training images."""
+        far, which = torch.cdist(self.queries, rows).min(1)
         better = far < self.distance
         self.distance = torch.where(better, far, self.distance)
         self.which = torch.where(better, which + self.at, self.which)
@@ -45,7 +45,7 @@ class Nearest:
 
 @torch.no_grad()
 def attack(target: Target) -> Finding | None:
-    """None before there is a model."""
+    """Compare distances; None before there is a model, or with fewer than 100 held-out images."""
     generator, train = target.generator, target.members
     held_out = some(target, target.plan.data.test)
     if generator is None or len(held_out) < 100:
@@ -58,14 +58,14 @@ def attack(target: Target) -> Finding | None:
     made = torch.cat([as_stored(x) for x, _ in generator.batches(target.samples, y, seed)])
     real = to_float(held_out.pixels)
     spaces = {"features": extractor, "pixels": Extractor("pixels", 0, lambda x: x.flatten(1), "")}
-    found = {name: [Nearest(_all(e, pictures)) for pictures in (made, real)] for name, e in spaces.items()}
+    found = {name: [Nearest(_all(e, images)) for images in (made, real)] for name, e in spaces.items()}
     for at in range(0, len(train), BATCH):
         x = to_float(train.pixels[at : at + BATCH])
         for name, extract in spaces.items():
             rows = extract.rows(x)
             for one in found[name]:
                 one.update(rows)
-        target.tell(f"copies: {min(at + BATCH, len(train)):,} of {len(train):,} training pictures")
+        target.tell(f"copies: {min(at + BATCH, len(train)):,} of {len(train):,} training images")
     figures = [
         figure(of_made.distance.numpy(), of_real.distance.numpy(), f"in {name}")
         for name, (of_made, of_real) in found.items()
@@ -76,23 +76,23 @@ def attack(target: Target) -> Finding | None:
     if target.plan.folder.path.is_dir():
         write_grid(path, (pairs.flatten(0, 1) + 1) / 2, columns=8)
         path.chmod(0o600)
-    note = f"The closest pairs, sample and training picture side by side: {GRID}; it shows private pictures"
+    note = f"The closest pairs, sample and training image next to each other: {GRID}; it shows private images"
     return Finding("copies", ABOUT, figures=figures, note=note)
 
 
 def figure(made: NDArray[np.floating], held_out: NDArray[np.floating], where: str) -> Figure:
-    """The share of samples that lie nearer to training pictures than the nearest 1% of held-out ones."""
+    """Return the share of samples that are nearer to training images than the nearest 1% of held-out ones."""
 
     def close(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
         return float((a < np.quantile(b, QUANTILE)).mean())
 
     draw = Rng((0,)).child("bootstrap", "copies").numpy()
     again = [close(*(draw.choice(v, len(v)) for v in (made, held_out))) for _ in range(REPLICATES)]
-    low, high = np.quantile(again, [0.025, 0.975])  # both kinds of pictures drawn anew: few held-out ones say little
-    note = f"median distance {np.median(made):.3g}, of held-out pictures {np.median(held_out):.3g}"
-    name = f"samples nearer than 1% of held-out pictures, {where}"
+    low, high = np.quantile(again, [0.025, 0.975])  # both kinds are resampled
+    note = f"median distance {np.median(made):.3g}, of held-out images {np.median(held_out):.3g}"
+    name = f"samples nearer than 1% of held-out images, {where}"
     return Figure(name, close(made, held_out), float(low), float(high), QUANTILE, note)
 
 
-def _all(extractor: Extractor, pictures: Tensor) -> Tensor:
-    return torch.cat([extractor.rows(part) for part in pictures.split(BATCH)])
+def _all(extractor: Extractor, images: Tensor) -> Tensor:
+    return torch.cat([extractor.rows(part) for part in images.split(BATCH)])

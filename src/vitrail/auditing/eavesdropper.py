@@ -1,103 +1,164 @@
-"""Who listens to a user of PS-FedGAN: what each is granted beside what everybody can read, and what grows from it.
+"""Eavesdroppers on a method whose server rebuilds secret generators from public messages: what each one has.
 
-All hear D_u, the seed of z_t and l_t, the labels and the settings, and step as the server does. They differ in where
-their G_A begins and in which messages they hear. The attackers of the paper (section 2.3) have the secret G but for
-its first layer. A1 has r times its weight. A2 has r times its bias: here that layer has none, and BatchNorm's, the
-first there is, begins at 0, which no r changes. What is added in the first layer beside z's part is that of the label,
-W e(l), a bias for each label; so A2 has r times the embedding e.
+All of them read D_u, the seed of z_t and l_t, the labels and the settings, and repeat the server's steps on a generator
+G_A. They differ in the start of G_A and in the messages that they receive. A1 and A2 are the attackers of PS-FedGAN
+(Wijesinghe, Zhang, Ding; 2023, section 2.3): they have the secret G except one tensor, which is multiplied by r.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from torch import Tensor
 
-from vitrail.methods.psfedgan import twin as twins
-from vitrail.methods.psfedgan.algorithm import PsFedGan
-from vitrail.methods.psfedgan.messages import Published, replay
-from vitrail.nets.flat import from_vector, to_vector
+from vitrail.methods.base import Method
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
+from vitrail.wire.codecs import Array
 
-R = (0.5, 0.9999)  # where none are given: far off, and nearly right
-ONE_IN = 10  # messages, for the one who misses some
-WEIGHT, EMBEDDING = "layers.0.weight", "embed.weight"
+R = (0.5, 0.9999)  # default factors: far from the true weights, and close to them
+MISSED_EVERY = 10  # an eavesdropper with gaps misses one message in this many
+
+
+class Eavesdropping(Protocol):
+    """What a method offers to eavesdroppers; only `secret_start` uses more than public information."""
+
+    @property
+    def first_layer(self) -> Mapping[str, str]:
+        """The tensor that each attacker of the paper has multiplied by r, by the attacker's name."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """The width of the secret generator."""
+        ...
+
+    @property
+    def latent_dim(self) -> int:
+        """The dimension of its noise."""
+        ...
+
+    def with_width(self, width: int) -> Eavesdropping:
+        """Return the same for an attacker that assumes another width."""
+        ...
+
+    def read(self, parts: Mapping[str, Array], before: State | None) -> Any:
+        """Read a message, given `state()` of the message before it."""
+        ...
+
+    def secret_start(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
+        """Return the true generator before its first step, from the server's state and a client's first message."""
+        ...
+
+    def guessed_start(self, guess: bytes) -> State:
+        """Return a generator before its first step, from a guessed secret."""
+        ...
+
+    def scaled(self, start: State, tensor: str, r: float) -> State:
+        """Return a start with one tensor multiplied by r."""
+        ...
+
+    def replay(self, state: State, message: Any) -> tuple[State, float]:
+        """Repeat a message's steps; return the generator's new state and its mean loss."""
+        ...
+
+    def sample(self, state: State, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Generate images in [-1, 1] from noise and labels."""
+        ...
+
+    def rebuilt(self, server: State) -> Mapping[str, State]:
+        """Return the server's generators by client, with the client's `labels`."""
+        ...
+
+
+@runtime_checkable
+class _HasEavesdropping(Protocol):
+    def eavesdropping(self) -> Eavesdropping | None: ...
+
+
+def eavesdropping_of(method: Method) -> Eavesdropping | None:
+    """Return what a method offers to eavesdroppers, or None if it has no secret generators."""
+    return method.eavesdropping() if isinstance(method, _HasEavesdropping) else None
 
 
 @dataclass(frozen=True)
 class Kind:
     """What one eavesdropper has and lacks."""
 
-    name: str
-    granted: bool = True  # the secret G before its first step
-    scaled: str = ""  # the tensor of it that is multiplied by r
+    name: str  # also a label of its random stream
+    granted: bool = True  # it has the secret G before its first step
+    scaled: str = ""  # the tensor of G that is multiplied by r
     r: float = 1.0
-    width: int = 0  # of G, where it takes G for another one
+    width: int = 0  # the width of G that it assumes; 0: the true one
     misses_first: bool = False
     misses_some: bool = False
 
-    def hears(self, n: int) -> bool:
-        """Whether it hears the n-th message, from 0."""
-        return not (self.misses_first and n == 0) and not (self.misses_some and n % ONE_IN == 1)
+    def receives(self, n: int) -> bool:
+        """Return whether it receives the n-th message, from 0."""
+        return not (self.misses_first and n == 0) and not (self.misses_some and n % MISSED_EVERY == 1)
 
 
-def kinds(run: PsFedGan, r: Sequence[float]) -> list[Kind]:
-    """From the one who has everything to the one who has least."""
-    found = [Kind("with the seed"), *(Kind(f"A1, r = {v!r}", scaled=WEIGHT, r=v) for v in r)]
-    if run.task.classes:
-        found += [Kind(f"A2, r = {v!r}", scaled=EMBEDDING, r=v) for v in r]
-    other = max(1, run.width // 2)
+def kinds(access: Eavesdropping, r: Sequence[float]) -> list[Kind]:
+    """List the eavesdroppers, from the one with most knowledge to the one with least."""
+    found = [Kind("with the seed")]
+    found += [Kind(f"{name}, r = {v!r}", scaled=tensor, r=v) for name, tensor in access.first_layer.items() for v in r]
+    other = max(1, access.width // 2)
     return [
         *found,
         Kind("missed the first message", misses_first=True),
-        Kind(f"missed one message in {ONE_IN}", misses_some=True),
+        Kind(f"missed one message in {MISSED_EVERY}", misses_some=True),
         Kind("without the seed", granted=False),
         Kind(f"without the seed, width {other}", granted=False, width=other),
     ]
 
 
 def check_r(r: Sequence[float]) -> list[float]:
-    """Factors that change what they multiply.
+    """Return factors without duplicates.
 
-    >>> check_r([0.5, 0.9999])
-    [0.5, 0.9999]
+    Raises:
+        VitrailError: If a factor is 1 in float32, and so changes nothing, or too large for float32.
+
+    Example:
+        >>> check_r([0.5, 0.9999, 0.5])
+        [0.5, 0.9999]
     """
     for v in r:
         if not abs(v) <= np.finfo(np.float32).max:
-            raise VitrailError(f"--r {v!r}: no weight can be multiplied by it; give numbers such as 0.5,0.9999")
+            raise VitrailError(f"--r {v!r}: not a factor of a float32 weight; give numbers such as 0.5,0.9999")
         if np.float32(v) == 1:
             raise VitrailError(
-                f"--r {v!r} is 1 in float32, so this attacker has the seed, and such a one is always among them; "
-                "give an r of at most 0.9999999"
+                f"--r {v!r} is 1 in float32, so this attacker would have the seed; that attacker is always included. "
+                "Give an r of at most 0.9999999"
             )
     return list(dict.fromkeys(r))
 
 
-def begin(kind: Kind, run: PsFedGan, secret: State | None, guess: bytes) -> State:
-    """G_A before its first step: the secret one with this kind's flaw, or one from a seed that it makes up."""
-    G = run.generator()
-    if secret is None:
-        return twins.begin(G, twins.Secret(guess, ""), 0)
-    from_vector(G, secret["generator"])
-    if kind.scaled:
-        G.get_parameter(kind.scaled).data.mul_(kind.r)
-    return {**secret, "generator": to_vector(G)}
-
-
 class Eavesdropper:
-    """One G_A, grown along with one user's messages; `secret` is the true start, for those who are granted it."""
+    """One generator G_A, trained on the messages of one client.
 
-    def __init__(self, kind: Kind, run: PsFedGan, secret: State | None, rng: Rng) -> None:
-        self.kind, self.run = kind, replace(run, width=kind.width) if kind.width else run
-        self.twin = self.run.learner(begin(kind, self.run, secret, rng.child(kind.name).numpy().bytes(32)))
-        self.losses: list[float] = []  # of G_A, the mean of each message's steps; nan where it missed one
+    Args:
+        kind: What this eavesdropper has.
+        access: The method's hook.
+        secret: The true G before its first step; used only if `kind.granted`.
+        rng: Randomness of guessed seeds.
+    """
 
-    def hear(self, said: Published) -> None:
-        """Take a message's steps."""
-        heard = self.kind.hears(len(self.losses))
-        losses = [loss for loss, _ in replay(self.run, self.twin, said)] if heard else [math.nan]
-        self.losses.append(float(np.mean(losses)))
+    def __init__(self, kind: Kind, access: Eavesdropping, secret: State, rng: Rng) -> None:
+        self.kind, self.access = kind, access.with_width(kind.width) if kind.width else access
+        self.losses: list[float] = []  # mean loss of G_A per message; nan for a missed one
+        if not kind.granted:
+            self.state = self.access.guessed_start(rng.child(kind.name).numpy().bytes(32))
+        else:
+            self.state = access.scaled(secret, kind.scaled, kind.r) if kind.scaled else secret
+
+    def receive(self, message: Any) -> None:
+        """Repeat a message's steps on G_A, unless this eavesdropper misses the message."""
+        loss = math.nan
+        if self.kind.receives(len(self.losses)):
+            self.state, loss = self.access.replay(self.state, message)
+        self.losses.append(loss)

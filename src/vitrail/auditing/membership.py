@@ -1,13 +1,11 @@
-"""Membership inference on what comes out: are pictures that clients trained on nearer to what a model makes?
+"""Membership inference on a model: are images that clients trained on closer to its samples than others?
 
-The distance of a picture to the nearest of many samples, in features that the model was not trained against (Hilprecht
-et al. 2019; Chen et al. 2020), and, where a discriminator travels, what it says of the picture: a discriminator that
-has learned its pictures by heart takes them for more real than others (Hayes et al. 2019).
+By the distance of an image to the nearest of many samples, in features that the model was not trained against
+(Hilprecht et al. 2019; Chen et al. 2020); and, where a discriminator is sent, by its output for the image: an
+overfitted discriminator rates its training images as more real than others (Hayes et al. 2019).
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,21 +13,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.auditing.attack import Figure, Finding, Target
+from vitrail.auditing.protocols import HasNetworks
 from vitrail.auditing.rates import figures
 from vitrail.data.dataset import Images
 from vitrail.metrics.evaluation import as_stored, requested_labels, trained_against
 from vitrail.metrics.extractors import Extractor, choose_ruler, own
 from vitrail.nets.feature_moments import to_float
+from vitrail.nets.flat import from_vector
 from vitrail.utils.state import State, load
 
-ABOUT = "pictures that clients trained on against held-out ones: which look more familiar to the model"
-MOST = 2000  # pictures of a kind
+ABOUT = "images that clients trained on against held-out ones: which of them the model fits better"
+MOST = 2000  # images of each kind
 BATCH = 250
 Floats = NDArray[np.float64]
 
 
 def attack(target: Target) -> Finding | None:
-    """None before there is a model."""
+    """Attack a model; None before there is one."""
     if target.generator is None:
         return None
     members, others = some(target, target.members), some(target, target.plan.data.test)
@@ -41,26 +41,26 @@ def attack(target: Target) -> Finding | None:
     near = [-nearest(features(extractor, p), made).numpy() for p in (members, others)]
     found = figures(near[0], near[1], f"distance to the nearest of {len(made):,} samples")
     found += _by_discriminator(target, members, others)
-    note = f"{len(members):,} pictures that clients hold, {len(others):,} held out; an attack that fails proves nothing"
+    note = f"{len(members):,} training images, {len(others):,} held-out images; an attack that fails proves nothing"
     return Finding("membership", ABOUT, figures=found, note=note)
 
 
-def some(target: Target, pictures: Images) -> Images:
-    """A fair sample of pictures."""
-    order = target.rng.child("some", len(pictures)).numpy().permutation(len(pictures))[:MOST]
-    return pictures.take(np.sort(order))
+def some(target: Target, images: Images) -> Images:
+    """Return a random sample of at most MOST images."""
+    order = target.rng.child("some", len(images)).numpy().permutation(len(images))[:MOST]
+    return images.take(np.sort(order))
 
 
 @torch.no_grad()
-def features(extractor: Extractor, pictures: Images) -> Tensor:
-    """Features of real pictures."""
-    cuts = range(0, len(pictures), BATCH)
-    return torch.cat([extractor.rows(to_float(pictures.pixels[at : at + BATCH])) for at in cuts])
+def features(extractor: Extractor, images: Images) -> Tensor:
+    """Return features of real images."""
+    cuts = range(0, len(images), BATCH)
+    return torch.cat([extractor.rows(to_float(images.pixels[at : at + BATCH])) for at in cuts])
 
 
 @torch.no_grad()
 def samples(target: Target, extractor: Extractor) -> Tensor:
-    """Features of what the model makes, in the proportions of the data's labels."""
+    """Return features of the model's samples, in the proportions of the data's labels."""
     generator, labels = target.generator, target.plan.data.train.labels
     assert generator is not None  # noqa: S101
     seed = target.rng.child("samples").seed() % 2**31
@@ -71,30 +71,30 @@ def samples(target: Target, extractor: Extractor) -> Tensor:
 
 
 def nearest(rows: Tensor, among: Tensor) -> Tensor:
-    """Each row's distance to the nearest of others, a batch at a time."""
+    """Return each row's distance to the nearest of other rows, computed a batch at a time."""
     return torch.cat([torch.cdist(part, among).amin(1) for part in rows.split(BATCH)])
 
 
 def _by_discriminator(target: Target, members: Images, others: Images) -> list[Figure]:
-    """What the server's own copy of D says, where the method sends it there."""
-    method: Any = target.plan.method
-    if "discriminator" not in method.reply_spec() or not target.plan.folder.checkpoint.exists():
+    """Return the figures of the server's copy of D, where clients send it."""
+    method = target.plan.method
+    if not isinstance(method, HasNetworks) or "discriminator" not in method.reply_spec():
         return []
-    from vitrail.nets.flat import from_vector
-
+    if not target.plan.folder.checkpoint.exists():
+        return []
     server: State = load(target.plan.folder.checkpoint)["federation"]["server"]
     if "discriminator" not in server:
         return []
     net = from_vector(method.nets()["discriminator"], server["discriminator"]).eval()
-    says = [discriminate(net, p, method.task.classes) for p in (members, others)]
-    return figures(says[0], says[1], "what the uploaded discriminator says")
+    logits = [discriminate(net, p, target.plan.method.task.classes) for p in (members, others)]
+    return figures(logits[0], logits[1], "output of the uploaded discriminator")
 
 
 @torch.no_grad()
-def discriminate(net: torch.nn.Module, pictures: Images, classes: int) -> Floats:
-    """D's logit of each picture under its own label."""
+def discriminate(net: torch.nn.Module, images: Images, classes: int) -> Floats:
+    """Return D's logit of each image under its own label."""
     found = []
-    for at in range(0, len(pictures), BATCH):
-        y = None if pictures.labels is None or not classes else torch.from_numpy(pictures.labels[at : at + BATCH])
-        found.append(net(to_float(pictures.pixels[at : at + BATCH]), y).double().numpy())
+    for at in range(0, len(images), BATCH):
+        y = None if images.labels is None or not classes else torch.from_numpy(images.labels[at : at + BATCH])
+        found.append(net(to_float(images.pixels[at : at + BATCH]), y).double().numpy())
     return np.concatenate(found)

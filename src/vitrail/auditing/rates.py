@@ -1,4 +1,4 @@
-"""How well scores tell members from others: AUC, and true positives where false ones are few."""
+"""How well scores separate members from others: AUC, and true positives at a low rate of false positives."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from vitrail.auditing.attack import Figure
 from vitrail.metrics.measure import Z, share
 
 Scores = NDArray[np.floating]
-FEW = (0.01, 0.001)  # false positive rates that a serious attack is judged at (Carlini et al. 2022)
+FPRS = (0.01, 0.001)  # false positive rates at which attacks are judged (Carlini et al. 2022)
 
 
 def auc(members: Scores, others: Scores) -> tuple[float, float, float]:
-    """The chance that a member scores above another, and its 95% interval by Hanley and McNeil 1982.
+    """Return the probability that a member scores above a non-member, and its 95% interval (Hanley, McNeil 1982).
 
-    >>> auc(np.array([2.0, 3.0]), np.array([1.0, 0.0]))[0]
-    1.0
+    Example:
+        >>> auc(np.array([2.0, 3.0]), np.array([1.0, 0.0]))[0]
+        1.0
     """
     n, m = len(members), len(others)
     below = np.searchsorted(np.sort(others), members)
@@ -30,11 +31,11 @@ def auc(members: Scores, others: Scores) -> tuple[float, float, float]:
 
 
 def figures(members: Scores, others: Scores, of: str) -> list[Figure]:
-    """AUC and TPR at low FPR; higher scores speak for membership."""
+    """Return AUC and TPR at low FPR; higher scores indicate membership."""
     found = [Figure(f"AUC, {of}", *auc(members, others), 0.5)]
-    for fpr in FEW:
+    for fpr in FPRS:
         if len(others) * fpr < 1:
-            continue  # so few others cannot show so low a rate
+            continue  # too few others to show this rate
         threshold = np.quantile(others, 1 - fpr, method="higher")
         found.append(Figure(f"TPR at FPR {fpr:.1%}, {of}", *share((members > threshold).astype(float)), fpr))
     return found

@@ -1,7 +1,7 @@
-"""A run of PS-FedGAN played once more from its settings, for those who listen to some of its users.
+"""A second execution of a run from its settings, with eavesdroppers on some of its clients.
 
-Users do not depend on each other, so only these are asked. Keys and noise come from the run's seed, as they did, and
-so do the messages: the same bits. With noise_source=os they are drawn anew, which makes another run of the same kind.
+Clients do not depend on each other, so only the attacked ones are requested. Keys and noise come from the run's seed,
+so the messages have the same bits as in the run. With noise_source=os they are drawn again: a different run.
 """
 
 from __future__ import annotations
@@ -9,19 +9,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 
-from vitrail.auditing.eavesdropper import Eavesdropper, Kind
+from vitrail.auditing.eavesdropper import Eavesdropper, Eavesdropping, Kind
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, RoundResult, run_round, select_clients
-from vitrail.engines.secagg.primitives import public
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment.plan import Plan
-from vitrail.methods.psfedgan import twin as twins
-from vitrail.methods.psfedgan.algorithm import PsFedGan
-from vitrail.methods.psfedgan.messages import Published, read
 from vitrail.report.quantities import plural
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -29,80 +25,103 @@ from vitrail.utils.state import State, load
 from vitrail.wire.message import decode
 
 
-class Wire:
-    """All eavesdroppers of a run; messages pass by one at a time and are not kept."""
+class Wiretap:
+    """All eavesdroppers of a run. Messages are processed one at a time and not stored.
 
-    def __init__(self, run: PsFedGan, kinds: Sequence[Kind], users: Sequence[str], key: bytes, rng: Rng) -> None:
-        self.run, self.kinds, self.users, self.rng = run, kinds, users, rng
-        self.key = key  # the server's: for what eavesdroppers are granted, and for nothing else
-        self.said: dict[str, Published] = {}
-        self.listening: dict[str, list[Eavesdropper]] = {}
+    Args:
+        access: The method's hook.
+        kinds: The eavesdroppers on each client.
+        clients: The clients that are attacked.
+        server: The server's state, with its private key; used only for what eavesdroppers are granted.
+        rng: Randomness of guessed seeds.
+    """
 
-    def carry(self, client: str, reply: bytes) -> None:
-        """A message that the server has kept, which its next request shows to everybody."""
+    def __init__(
+        self, access: Eavesdropping, kinds: Sequence[Kind], clients: Sequence[str], server: State, rng: Rng
+    ) -> None:
+        self.access, self.kinds, self.clients, self.server, self.rng = access, kinds, clients, server, rng
+        self.last: dict[str, Any] = {}  # each client's last message
+        self.eavesdroppers: dict[str, list[Eavesdropper]] = {}
+
+    def receive(self, client: str, reply: bytes) -> None:
+        """Take a message that the server accepted; its next request reveals that to everyone."""
         parts = {part.name: part.array() for part in decode(reply).parts}
-        before = self.said.get(client)
-        self.said[client] = said = read(self.run, parts, before.kept() if before else None)
-        if client not in self.listening:
-            key, guess = parts["key"].tobytes() if "key" in parts else b"", self.rng.child("guess", client)
-            start = self.secret(client, key)
-            self.listening[client] = [
-                Eavesdropper(kind, self.run, start if kind.granted else None, guess) for kind in self.kinds
-            ]
-        for one in self.listening[client]:
-            one.hear(said)
-
-    def secret(self, client: str, key: bytes) -> State:
-        """The true G before its first step."""
-        secret = self.run.shared(client, self.key, key, public(self.key))
-        return twins.begin(self.run.generator(), secret, 0)
+        before = self.last.get(client)
+        self.last[client] = message = self.access.read(parts, before.state() if before else None)
+        if client not in self.eavesdroppers:
+            secret, guess = self.access.secret_start(self.server, client, parts), self.rng.child("guess", client)
+            self.eavesdroppers[client] = [Eavesdropper(kind, self.access, secret, guess) for kind in self.kinds]
+        for eavesdropper in self.eavesdroppers[client]:
+            eavesdropper.receive(message)
 
 
-def overhear(
-    plan: Plan, kinds: Sequence[Kind], users: int, rounds: int, rng: Rng, tell: Callable[[str], None]
-) -> tuple[Federation, Wire]:
-    """Play a run's first rounds with its first users, and everybody who listens to them."""
-    s, run, root = plan.settings, cast(PsFedGan, plan.method), Rng((plan.settings.seed,))
-    fed = Federation(0, run.server_init(root.child("server", "init")))
-    wire = Wire(run, kinds, plan.clients[:users], fed.server["key"], rng)
-    holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
-    under_way: dict[str, bytes] = {}
+def replay_run(
+    plan: Plan,
+    access: Eavesdropping,
+    kinds: Sequence[Kind],
+    users: int,
+    rounds: int,
+    rng: Rng,
+    tell: Callable[[str], None],
+) -> tuple[Federation, Wiretap]:
+    """Run a run's first rounds again with its first clients and all eavesdroppers on them.
+
+    Args:
+        plan: The run.
+        access: The method's hook.
+        kinds: The eavesdroppers on each client.
+        users: The number of clients.
+        rounds: The number of rounds.
+        rng: Randomness of the eavesdroppers.
+        tell: Receives progress messages.
+
+    Returns:
+        The federation after these rounds, and the eavesdroppers.
+
+    Raises:
+        VitrailError: If none of the clients replied.
+    """
+    s, method, root = plan.settings, plan.method, Rng((plan.settings.seed,))
+    fed = Federation(0, method.server_init(root.child("server", "init")))
+    wiretap = Wiretap(access, kinds, plan.clients[:users], fed.server, rng)
+    indices = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
+    replies: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory(prefix="vitrail-audit-") as folder:
-        crew = SimulatedClients(run, plan.id, root, holds, Path(folder))
-        engine = SimulationEngine(crew, plan.data.train, dropout=s.client_dropout)
+        clients = SimulatedClients(method, plan.id, root, indices, Path(folder))
+        engine = SimulationEngine(clients, plan.data.train, dropout=s.client_dropout)
 
         def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
-            for client, answer in engine.ask(requests):
-                if isinstance(answer, bytes):
-                    under_way[client] = answer
-                yield client, answer
+            for client, reply in engine.ask(requests):
+                if isinstance(reply, bytes):
+                    replies[client] = reply
+                yield client, reply
 
-        def kept(outcome: RoundResult) -> None:
-            for client in set(outcome.replied) & set(under_way):
-                wire.carry(client, under_way.pop(client))
-            under_way.clear()
+        def accepted(result: RoundResult) -> None:
+            for client in set(result.replied) & set(replies):
+                wiretap.receive(client, replies.pop(client))
+            replies.clear()
 
         for t in range(rounds):
             tell(f"eavesdroppers: round {t + 1} of {rounds}")
-            asked = select_clients(plan.clients, s.clients_per_round or len(plan.clients), root.child("choose", t))
-            fed, _ = run_round(run, fed, plan.id, [c for c in asked if c in wire.users], ask, root, tell=kept)
-    if not wire.listening:
+            chosen = select_clients(plan.clients, s.clients_per_round or len(plan.clients), root.child("choose", t))
+            attacked = [client for client in chosen if client in wiretap.clients]
+            fed, _ = run_round(method, fed, plan.id, attacked, ask, root, tell=accepted)
+    if not wiretap.eavesdroppers:
         raise VitrailError(
-            f"{', '.join(wire.users)}: no message in {plural(rounds, 'round')}; give more --users or --rounds"
+            f"{', '.join(wiretap.clients)}: no message in {plural(rounds, 'round')}; increase --users or --rounds"
         )
-    return fed, wire
+    return fed, wiretap
 
 
-def as_it_was(plan: Plan, fed: Federation) -> bool | None:
-    """Whether a replay ended with the very G_s of the run's checkpoint; None where that is at another round."""
+def equals_run(plan: Plan, access: Eavesdropping, fed: Federation, max_replies: int) -> bool | None:
+    """Return whether a replay ended with the G_s of the run's checkpoint; None if that is at another round."""
     if not plan.folder.checkpoint.exists():
         return None
     stored = load(plan.folder.checkpoint)["federation"]
-    most = cast(PsFedGan, plan.method).max_replies
-    if min(stored["round"], most) != min(fed.round, most):
+    if min(stored["round"], max_replies) != min(fed.round, max_replies):
         return None
+    originals = access.rebuilt(stored["server"])
     return all(
-        name in stored["server"]["twins"]
-        and np.array_equal(twin["generator"], stored["server"]["twins"][name]["generator"])
-        for name, twin in fed.server["twins"].items()
+        client in originals and np.array_equal(user["generator"], originals[client]["generator"])
+        for client, user in access.rebuilt(fed.server).items()
     )

@@ -1,8 +1,7 @@
-"""Membership by likelihood ratios against shadow runs: LiRA (Carlini et al. 2022), at a size that can be afforded.
+"""Membership by likelihood ratios against shadow runs: LiRA (Carlini et al. 2022), at a small size.
 
-Small runs with the settings of the one under attack are trained on random halves of some of its pictures. How near a
-model comes to a picture is then known for models that had it and for models that had not; for each model in turn the
-others tell, picture by picture, which of the two it looks like.
+Small runs with the settings of the attacked one are trained on random halves of some of its images. This gives, for
+each image, the scores of models that had it and of models that did not. Each model is then attacked with the others.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 
 from vitrail.auditing.attack import Finding, Target
 from vitrail.auditing.membership import discriminate, features, nearest, samples
+from vitrail.auditing.protocols import HasNetworks
 from vitrail.auditing.rates import figures
 from vitrail.data.dataset import Images
 from vitrail.engines.rounds import Federation, run_round
@@ -28,11 +27,12 @@ from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.settings import Settings
 from vitrail.metrics.extractors import Extractor, choose_ruler, own
 from vitrail.models.model_file import open_model
+from vitrail.nets.flat import from_vector
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
-ABOUT = "small runs of the same settings with and without a picture: which of them a model looks like"
-PICTURES = 400  # that shadow runs are about; each holds half of them
+ABOUT = "small runs of the same settings with and without an image: which of the two a model resembles"
+IMAGES = 400  # of the attacked run that shadow runs use; each has half of them
 CLIENTS = 2
 FEWEST = 4
 Floats = NDArray[np.float64]
@@ -40,36 +40,45 @@ Bools = NDArray[np.bool_]
 
 
 def attack(target: Target) -> Finding | None:
-    """Train shadows in turn, then let each be attacked with the others."""
+    """Train shadow runs one after another, then attack each with the others.
+
+    Raises:
+        VitrailError: The number of shadow runs is too small.
+    """
     if target.shadows < FEWEST:
-        raise VitrailError(f"--shadows {target.shadows}: with fewer than {FEWEST} there is nothing to compare; give 8")
-    order = target.rng.child("pictures").numpy().permutation(len(target.members))[:PICTURES]
-    pictures = target.members.take(np.sort(order))
+        raise VitrailError(f"--shadows {target.shadows}: at least {FEWEST} are needed for a comparison; give 8")
+    order = target.rng.child("pictures").numpy().permutation(len(target.members))[:IMAGES]
+    images = target.members.take(np.sort(order))
     coins = target.rng.child("coins").numpy()
-    has = np.stack([coins.random(len(pictures)) < 0.5 for _ in range(target.shadows)])
+    has = np.stack([coins.random(len(images)) < 0.5 for _ in range(target.shadows)])
     extractor = own(choose_ruler(target.plan.data.name, target.plan.against))
     seen: dict[str, list[Floats]] = {}
     rounds, deadline = target.plan.settings.rounds, time.monotonic() + target.seconds
     for s in range(target.shadows):
         target.tell(f"shadows: run {s + 1} of {target.shadows}, {rounds} rounds each")
         until = time.monotonic() + (deadline - time.monotonic()) / target.shadows if s == 0 else float("inf")
-        found, rounds = _shadow(target, extractor, pictures, has[s], rounds, until, s)
+        found, rounds = _shadow(target, extractor, images, has[s], rounds, until, s)
         for name, scores in found.items():
             seen.setdefault(name, []).append(scores)
     result = []
     for name, by_run in seen.items():
         ratio = likelihood_ratios(np.stack(by_run), has)
         result += figures(ratio[has], ratio[~has], name)
-    note = f"{target.shadows} runs of {rounds} rounds on halves of {len(pictures):,} pictures, {CLIENTS} clients; the "
-    return Finding("shadows", ABOUT, figures=result, note=note + "run under attack is larger, which protects it more")
+    note = f"{target.shadows} runs of {rounds} rounds on halves of {len(images):,} images, {CLIENTS} clients; the "
+    return Finding("shadows", ABOUT, figures=result, note=note + "attacked run is larger, which protects it more")
 
 
 def likelihood_ratios(seen: Floats, has: Bools) -> Floats:
-    """log of N(in) over N(out) for each model and picture, from the other models; one variance for all of a kind.
+    """Return log N(in) - log N(out) for each model and image, from the other models.
 
-    >>> found = likelihood_ratios(np.array([[1.0], [0.9], [0.0], [0.1]]), np.array([[1], [1], [0], [0]], bool))
-    >>> bool((found[:2] > 0).all() and (found[2:] < 0).all())
-    True
+    Args:
+        seen: Scores, (models, images).
+        has: Which model was trained on which image. Each kind has one variance for all images.
+
+    Example:
+        >>> found = likelihood_ratios(np.array([[1.0], [0.9], [0.0], [0.1]]), np.array([[1], [1], [0], [0]], bool))
+        >>> bool((found[:2] > 0).all() and (found[2:] < 0).all())
+        True
     """
     spread = {kind: _spread(seen, has == kind) for kind in (True, False)}
     out = np.zeros_like(seen)
@@ -90,28 +99,26 @@ def _mean(seen: Floats, of: Bools) -> Floats:
 
 
 def _spread(seen: Floats, of: Bools) -> float:
-    """Standard deviation within pictures, over all of them."""
+    """Return the standard deviation within images, over all images."""
     free = max(int((of.sum(0) - 1).clip(min=0).sum()), 1)
     return float(np.sqrt((((seen - _mean(seen, of)) ** 2) * of).sum() / free)) + 1e-9
 
 
 def _shadow(
-    target: Target, extractor: Extractor, pictures: Images, has: Bools, rounds: int, until: float, s: int
+    target: Target, extractor: Extractor, images: Images, has: Bools, rounds: int, until: float, s: int
 ) -> tuple[dict[str, Floats], int]:
-    """One run on some of the pictures; what it tells of all of them, and how many rounds there was time for."""
-    data = replace(target.plan.data, train=pictures.take(np.flatnonzero(has)))
+    """Train one run on some of the images; return scores of all images, and the number of rounds it had time for."""
+    data = replace(target.plan.data, train=images.take(np.flatnonzero(has)))
     with tempfile.TemporaryDirectory(prefix="vitrail-shadow-") as folder:
         plan = prepare(_settings(target.plan.settings, folder, rounds, s), data)
         fed, done = train(plan, Path(folder), until)
-    method: Any = plan.method
+    method = plan.method
     generator = open_model(method.export_models(fed.server)["generator"], plan.data.classes)
     made = samples(replace(target, plan=plan, generator=generator, samples=1000, rng=Rng((s,))), extractor)
-    found = {"distance to samples": -nearest(features(extractor, pictures), made).double().numpy()}
-    if "discriminator" in fed.server and hasattr(method, "nets"):
-        from vitrail.nets.flat import from_vector
-
+    found = {"distance to samples": -nearest(features(extractor, images), made).double().numpy()}
+    if "discriminator" in fed.server and isinstance(method, HasNetworks):
         net = from_vector(method.nets()["discriminator"], fed.server["discriminator"]).eval()
-        found["what the discriminator says"] = discriminate(net, pictures, method.task.classes)
+        found["output of the discriminator"] = discriminate(net, images, plan.method.task.classes)
     return found, done
 
 
@@ -130,13 +137,13 @@ def _settings(of: Settings, folder: str, rounds: int, s: int) -> Settings:
 def train(
     plan: Plan, folder: Path, until: float, tell: Callable[[int], None] = lambda _: None
 ) -> tuple[Federation, int]:
-    """Play a small run's rounds here and now, at least one, until the time is up."""
+    """Run the rounds of a small run, at least two, until the time is up."""
     rng = Rng((plan.settings.seed,))
     fed = Federation(0, plan.method.server_init(rng.child("server", "init")))
-    holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
+    owned = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
     with (
         SimulationEngine(
-            SimulatedClients(plan.method, plan.id, rng, holds, folder / "clients"), plan.data.train
+            SimulatedClients(plan.method, plan.id, rng, owned, folder / "clients"), plan.data.train
         ) as engine,
         torch.enable_grad(),
     ):

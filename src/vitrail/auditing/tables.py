@@ -1,4 +1,4 @@
-"""An audit as a person reads it."""
+"""Print an audit on the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitrail.report.audit_tables import case_rows, figure_cells, lower_cells
 
 
 def show(audit: Audit, console: Console) -> None:
-    """Claim and bounds side by side, then what attacks without a bound came to."""
+    """Print the claim with the bounds, then the results of attacks without a bound."""
     console.print(f"Claim, by {audit.claim['by']}: {audit.claim['says']}\n", markup=False)
     if any(f.lowers for f in audit.findings):
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -22,10 +22,10 @@ def show(audit: Audit, console: Console) -> None:
             for lower in finding.lowers:
                 table.add_row(finding.attack, *lower_cells(lower))
         console.print(table)
-        console.print("\nBounds of 95% confidence. What is claimed is for the very answers that were attacked.\n")
+        console.print("\nBounds of 95% confidence. Each claim is for exactly the answers that were attacked.\n")
     if any(f.figures for f in audit.findings):
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("attack", "figure", "value", "by chance"):
+        for title in ("attack", "metric", "value", "random guess"):
             table.add_column(title)
         for finding in audit.findings:
             for figure in finding.figures:
@@ -39,12 +39,12 @@ def show(audit: Audit, console: Console) -> None:
         note = f" {finding.note.rstrip('.')}." if finding.note else ""
         console.print(f"{finding.attack}: {finding.about}.{note}", markup=False)
     for name in audit.skipped:
-        console.print(f"{name}: nothing of the kind to attack in this run ({ATTACKS[name]}).", markup=False)
+        console.print(f"{name}: does not apply to this run ({ATTACKS[name]}).", markup=False)
     console.print(f"\n{audit.verdict}", markup=False, style="bold red" if audit.refuted else "bold")
 
 
 def _cases(finding: Finding, console: Console) -> None:
-    """Attackers beside each other."""
+    """Print one row per attacker."""
     columns, rows = case_rows(finding.cases)
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:

@@ -1,4 +1,4 @@
-"""The verbs for real sites."""
+"""Commands for deployments on Flower: supernode, certificates."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import typer
 
 
 def supernode(context: typer.Context) -> None:
-    """Start a SuperNode that runs no code it is sent, only the vitrail installed here; options: flower-supernode's.
+    """Start a Flower SuperNode that runs only the vitrail installed here, never code that it receives.
+
+    It takes the options of `flower-supernode`.
 
     `vitrail supernode --superlink fl.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key KEY
-    --node-config 'name="north" data="folder:/pictures" folder="/var/vitrail" max-epsilon=9.8'`
+    --node-config 'name="north" data="folder:/images" folder="/var/vitrail" max-epsilon=9.8'`
     """
     from vitrail.engines.flower.own_code import start
 
@@ -19,17 +21,20 @@ def supernode(context: typer.Context) -> None:
 
 
 def certificates(
-    folder: Annotated[str, typer.Argument(help="a new folder")],
-    nodes: Annotated[str, typer.Option(help="the nodes' names, by commas")],
-    hosts: Annotated[str, typer.Option(help="names and addresses of the SuperLink beside localhost, by commas")] = "",
-    days: Annotated[int, typer.Option(min=1, max=825, help="how long certificates are valid")] = 90,
+    folder: Annotated[str, typer.Argument(help="New folder to write.")],
+    nodes: Annotated[str, typer.Option(help="Names of the nodes, separated by commas.")],
+    hosts: Annotated[
+        str,
+        typer.Option(help="Host names and addresses of the SuperLink in addition to localhost, separated by commas."),
+    ] = "",
+    days: Annotated[int, typer.Option(min=1, max=825, help="Validity of the certificates in days.")] = 90,
 ) -> None:
-    """Make certificates and keys for a trial with Flower, in a new FOLDER: one folder for each party.
+    """Create certificates and keys for a trial with Flower: one folder per party.
 
     `vitrail certificates keys --nodes north,south,west --hosts fl.example.org`
 
-    FOLDER/superlink is for the server, FOLDER/NAME for that node; docs/security.md says which file is for what.
-    Nothing is ever replaced.
+    FOLDER/superlink is for the server, FOLDER/NAME for that node; the security page of the documentation
+    describes each file. Existing files are never replaced.
     """
     from pathlib import Path
 

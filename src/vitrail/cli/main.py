@@ -1,4 +1,4 @@
-"""The verbs."""
+"""The command line: one module per group of commands; nothing heavy is imported before a command needs it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,44 @@ from typing import Annotated, Any
 
 import typer
 
-from vitrail.cli.deploy import certificates, supernode
-from vitrail.cli.measure import compare, evaluate, report
-from vitrail.cli.models import export, show
-from vitrail.cli.personalise import adapt, probe, restyle, route
-from vitrail.cli.privacy import audit, privacy
+from vitrail.cli import deploy, listing, look, measure, personalise, privacy, train
+from vitrail.cli.settings_arguments import SettingsCommand
 
 app = typer.Typer(
     name="vitrail",
-    help="Train one image generator over data that may not be pooled.",
+    help="Train one image generator on data that cannot be pooled.",
     epilog="First steps: `vitrail run prism`, then `vitrail sample runs/prism-mnist5k-1 -o grid.png`.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="settings to change, such as clients=10 rounds=20"),
-]
+
+GROUPS: dict[str, dict[str, Any]] = {
+    "Train": {"run": train.run, "resume": train.resume, "list": listing.list_, "partition": train.partition},
+    "Look": {"sample": look.sample, "show": look.show, "report": look.report, "export": look.export},
+    "Measure": {"evaluate": measure.evaluate, "compare": measure.compare},
+    "Privacy": {"privacy": privacy.privacy, "audit": privacy.audit},
+    "Deploy": {"certificates": deploy.certificates, "supernode": deploy.supernode},
+    "Personalise": {
+        "probe": personalise.probe,
+        "route": personalise.route,
+        "restyle": personalise.restyle,
+        "adapt": personalise.adapt,
+    },
+}
+_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}  # options of flower-supernode
+
+for group, commands in GROUPS.items():
+    for name, command in commands.items():
+        if name == "supernode":
+            app.command(name, rich_help_panel=group, context_settings=_PASS_THROUGH)(command)
+        else:
+            app.command(name, rich_help_panel=group, cls=SettingsCommand)(command)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from vitrail import __version__
 
         typer.echo(__version__)
@@ -37,193 +52,16 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def _all(
+def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     del version
 
 
-@app.command()
-def run(
-    what: Annotated[
-        str, typer.Argument(metavar="METHOD|FILE.toml", help="a method of `vitrail list`, or a settings file")
-    ],
-    overrides: Overrides = None,
-) -> None:
-    """Train a generator: METHOD is one of `vitrail list`, FILE.toml a settings file, KEY=VALUE changes a setting.
-
-    `vitrail run prism` uses embedded digits and ten clients.
-
-    `vitrail run fedgan data=mnist clients=6 partition=skew:0.7 sync=g seed=1 out=runs/skewed`
-
-    `vitrail run prism data=folder:hospitals partition=folders` takes your own: hospitals/CLIENT/LABEL/*.png
-
-    `vitrail run runs/skewed/settings.toml out=runs/again` repeats a run to the bit. `vitrail list METHOD` shows every
-    setting with its default.
-    """
-    from vitrail.experiment import settings as config
-    from vitrail.experiment.runner import begin
-
-    settings = config.resolve(what, dict(map(config.parse_override, overrides or [])))
-    _watched(lambda watch: begin(settings, None, watch))
-
-
-@app.command()
-def resume(
-    folder: Annotated[str, typer.Argument(help="the folder of an interrupted run")],
-    workers: Annotated[int | None, typer.Option(min=1, help="processes that train clients")] = None,
-) -> None:
-    """Go on with the run in FOLDER after an interruption; its result has the bits of one that had none."""
-    from vitrail.experiment.runner import resume as go_on
-
-    _watched(lambda watch: go_on(folder, workers=workers, watch=watch))
-
-
-def _watched(work: Any) -> None:
-    from vitrail.cli.progress import ProgressDisplay
-
-    watch = ProgressDisplay()
-    try:
-        work(watch)
-    except KeyboardInterrupt:
-        watch.stop()
-        typer.echo(
-            f"\nInterrupted; every finished round is saved. Go on with: vitrail resume {watch.folder or 'FOLDER'}",
-            err=True,
-        )
-        raise typer.Exit(130) from None
-    finally:
-        watch.stop()
-
-
-@app.command()
-def sample(
-    model: Annotated[str, typer.Argument(help="a model file, or a run's folder")],
-    n: Annotated[int, typer.Option("-n", "--number", min=1, max=1_000_000, help="how many pictures")] = 64,
-    label: Annotated[str | None, typer.Option(help="a class's name or number; all in turn by default")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="the same seed gives the same pictures")] = 0,
-    out: Annotated[
-        str, typer.Option("-o", "--out", help="grid.png, or data.npz for arrays (images, labels)")
-    ] = "grid.png",
-    client: Annotated[
-        str | None, typer.Option(help="this client's own generator: its name, of a run's folder, or its private file")
-    ] = None,
-    content_seed: Annotated[int | None, typer.Option(min=0, help="padpaf: one content for all pictures")] = None,
-    style_seed: Annotated[int | None, typer.Option(min=0, help="padpaf: one style for all pictures")] = None,
-) -> None:
-    """Draw pictures from a trained generator: MODEL is a model file or a run's folder.
-
-    `vitrail sample runs/x --client client-3 --content-seed 7` draws one content in many styles of that client.
-
-    `vitrail sample models/ID.safetensors --client runs/ID/north.safetensors` does so on a node, from its two files.
-    """
-    from pathlib import Path
-
-    from vitrail.models.model_file import load
-    from vitrail.models.personal import fixed, load_joined, load_personal
-    from vitrail.utils.errors import VitrailError
-
-    if client is None:
-        generator = load(model)
-    else:
-        generator = (load_joined if client.endswith(".safetensors") else load_personal)(model, client)
-    if content_seed is not None or style_seed is not None:
-        generator = fixed(generator, content_seed, style_seed)
-    path = Path(out)
-    asked: int | str | None = (
-        int(label) if label is not None and label.isdigit() and label not in generator.classes else label
-    )
-    if path.suffix == ".npz":
-        import numpy as np
-
-        labels = generator.labels(n, asked)
-        pixels = (generator.sample(n, asked, seed) * 255).round().byte().permute(0, 2, 3, 1).numpy()
-        with path.open("wb") as f:
-            if labels is None:
-                np.savez_compressed(f, images=pixels)
-            else:
-                np.savez_compressed(f, images=pixels, labels=labels.numpy())
-    elif path.suffix == ".png":
-        generator.grid(path, n, asked, seed)
-    else:
-        raise VitrailError(f"-o {out}: give a name that ends in .png (a grid) or .npz (arrays)")
-    typer.echo(f"{n} pictures in {out}")
-
-
-for verb in (show, export, evaluate, report, compare, privacy, audit, probe, route, restyle, adapt, certificates):
-    app.command()(verb)
-
-
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(supernode)
-
-
-@app.command("list")
-def list_(
-    method: Annotated[str | None, typer.Argument(help="a method, to see its settings")] = None,
-) -> None:
-    """Methods, data, partitions and metrics, one line each; or all settings of METHOD."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from vitrail.data.catalog import PARTITIONS, SOURCES
-    from vitrail.methods import METHODS
-    from vitrail.metrics import FAMILIES
-
-    console = Console(highlight=False)
-
-    def show(title: str, rows: dict[str, str]) -> None:
-        table = Table(
-            title=title, title_justify="left", box=None, show_header=False, pad_edge=False, title_style="bold"
-        )
-        for name, text in rows.items():
-            table.add_row(name.replace("[", r"\["), text.replace("[", r"\["))
-        console.print(table)
-        console.print()
-
-    if method is None:
-        show(
-            "methods (vitrail list METHOD shows settings)",
-            {name: text for name, (_, text) in METHODS.items()},
-        )
-        show("data=", SOURCES)
-        show("partition=", PARTITIONS)
-        show("vitrail evaluate --metrics", FAMILIES)
-        return
-    from vitrail.experiment.settings import settings_model
-
-    model = settings_model(method)
-    rows = {
-        f"{f.alias or name}={f.get_default() if f.get_default() is not None else ''}": f.description or ""
-        for name, f in model.model_fields.items()
-        if name != "method"
-    }
-    show(f"settings of {method}", rows)
-
-
-@app.command()
-def partition(
-    out: Annotated[str, typer.Argument(help="the picture to write, such as partition.png")],
-    overrides: Overrides = None,
-) -> None:
-    """Draw who would hold which pictures into the picture OUT, without training: clients x classes.
-
-    `vitrail partition p.png data=mnist clients=20 partition=dirichlet:0.1 seed=3`
-    """
-    from pathlib import Path
-
-    from vitrail.data import draw_partition
-    from vitrail.experiment import settings as config
-    from vitrail.experiment.plan import prepare
-
-    plan = prepare(config.resolve("prism", {"out": "-", **dict(map(config.parse_override, overrides or []))}))
-    draw_partition(plan.partition, plan.data, Path(out))
-    typer.echo(f"{len(plan.clients)} clients hold pictures, {len(plan.empty)} hold none: {out}")
-
-
 def main() -> None:
-    """The command line; a refusal is a message, never a traceback."""
+    """Run the command line; expected errors are printed as one message with a remedy, without a traceback."""
     from vitrail.utils.errors import VitrailError, printable
 
     try:

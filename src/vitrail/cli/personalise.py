@@ -1,4 +1,4 @@
-"""The verbs for what a run of PaDPaF is good for: probe, route, restyle, adapt."""
+"""Commands for runs that separate content and style: probe, route, restyle, adapt."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ from typing import Annotated, Any
 
 import typer
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="a padpaf run's folder, with its clients/")]
-Pictures = Annotated[list[str] | None, typer.Argument(metavar="[PICTURES]...", help="picture files")]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="folder of a run that separates content and style, with its clients/")
+]
+ImageFiles = Annotated[list[str] | None, typer.Argument(metavar="[IMAGES]...", help="image files")]
 
 
 def probe(
     run: Run,
-    identity: Annotated[bool, typer.Option("--identity", help="CelebA: who is on a picture, top 1, 10 and 50")] = False,
-    places: Annotated[int, typer.Option(min=1, help="labels: read φ at so many by so many places; 1: its mean")] = 1,
-    out: Annotated[str | None, typer.Option("-o", "--out", help="figures as JSON, or drawn: probes.png")] = None,
+    identity: Annotated[
+        bool, typer.Option("--identity", help="probe the identity of the person instead (CelebA): top 1, 10 and 50")
+    ] = False,
+    positions: Annotated[
+        int, typer.Option(min=1, help="fit label probes on N x N positions of the feature map; 1: on its mean")
+    ] = 1,
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", help="JSON file for the results, or PNG file for a chart")
+    ] = None,
 ) -> None:
-    """How much a linear probe reads off features of content and of style, on held-out pictures: label and client.
+    """Measure how well linear probes predict label and client from content and style features.
 
-    `vitrail probe runs/p` prints it beside the same of an untrained network and keeps it in runs/p/probes.json
+    `vitrail probe runs/p` prints accuracies on held-out images, also for untrained networks, and writes
+    runs/p/probes.json
 
-    `vitrail probe runs/p --places 8` reads labels off features at 8x8 places, before their mean over a picture
+    `vitrail probe runs/p --positions 8` fits label probes on 8x8 positions of the feature map instead of its mean
 
-    `vitrail probe runs/faces --identity` asks for the person; it needs CelebA's identity_CelebA.txt.
+    `vitrail probe runs/faces --identity` predicts the person; it needs CelebA's identity_CelebA.txt.
     """
     from functools import partial
 
@@ -30,124 +39,129 @@ def probe(
     from vitrail.analysis.probes import probe_run
 
     if identity:
-        _measured(run, probe_identities, out, "identities.json")
+        _measure(run, probe_identities, out, "identities.json")
     else:
-        _measured(run, partial(probe_run, places=places), out, f"probes-{places}.json" if places > 1 else "probes.json")
+        name = f"probes-{positions}.json" if positions > 1 else "probes.json"
+        _measure(run, partial(probe_run, positions=positions), out, name)
 
 
 def route(
     run: Run,
-    pictures: Pictures = None,
+    images: ImageFiles = None,
     by: Annotated[
-        str, typer.Option(help="typical of a client's pictures, or scaled or plain, by D itself")
+        str, typer.Option(help="kind of confidence: typical (feature distance), scaled or plain (output of D)")
     ] = "typical",
-    out: Annotated[str | None, typer.Option("-o", "--out", help="measuring: a picture of who gets whose")] = None,
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", help="without IMAGES: PNG file for the confusion matrix")
+    ] = None,
 ) -> None:
-    """Whose is a picture? It goes to the client whose style discriminator knows it best.
+    """Assign images to the client whose style discriminator is most confident.
 
-    `vitrail route runs/p new/*.png` names a client for each picture
+    `vitrail route runs/p new/*.png` prints one client per image
 
-    `vitrail route runs/p -o routes.png` says how often held-out pictures reach the client whose they are.
+    `vitrail route runs/p -o routes.png` prints how often held-out images are routed to their own client.
     """
     from pathlib import Path
 
     from rich.console import Console
 
     from vitrail.analysis.routing import BY, Router, draw_routes, measure_routing
-    from vitrail.analysis.trained import open_run, read_pictures
+    from vitrail.analysis.trained import load_run, read_images
     from vitrail.metrics.results_io import Column
     from vitrail.metrics.tables import show
     from vitrail.utils.errors import VitrailError, printable
 
     if by not in BY:
-        raise VitrailError(f"--by {by}: there are {', '.join(BY)}")
-    opened = open_run(run)
-    router = Router.of(opened)
-    if pictures:
-        for name, client in zip(pictures, router.route(read_pictures(opened, pictures), by), strict=True):
+        raise VitrailError(f"--by {by}: unknown kind of confidence; give one of {', '.join(BY)}")
+    loaded = load_run(run)
+    router = Router.of(loaded)
+    if images:
+        for name, client in zip(images, router.route(read_images(loaded, images), by), strict=True):
             typer.echo(printable(f"{name}: {client}"))
         return
-    measures, table = measure_routing(opened, router)
+    measures, table = measure_routing(loaded, router)
     show([Column("routing", "", "", {}, measures)], Console(highlight=False))
     if out:
-        draw_routes(table, opened.views.names, Path(out))
-        typer.echo(f"\nwho gets whose: {out}")
+        draw_routes(table, loaded.views.names, Path(out))
+        typer.echo(f"\nwrote confusion matrix: {out}")
 
 
 def restyle(
     run: Run,
-    pictures: Pictures = None,
-    to: Annotated[str | None, typer.Option(help="the client whose style they get; by default all, one a row")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="is content kept, and the client hidden?")] = False,
-    steps: Annotated[int, typer.Option(min=1, help="steps in which maps from features to noise are learned")] = 2000,
-    latent: Annotated[float, typer.Option(min=0, help="weight of the noise itself; 0: the paper's objective")] = 1.0,
-    label: Annotated[str | None, typer.Option(help="what the pictures show, where the run has labels")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of the style")] = 0,
-    out: Annotated[str, typer.Option("-o", "--out", help="the picture to write: before above, after below")] = (
-        "restyled.png"
-    ),
+    images: ImageFiles = None,
+    to: Annotated[str | None, typer.Option(help="client whose style is used; default: all, one row each")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="measure whether content is preserved and the client hidden")
+    ] = False,
+    steps: Annotated[int, typer.Option(min=1, help="training steps of the maps from features to latents")] = 2000,
+    latent: Annotated[float, typer.Option(min=0, help="weight of the latents' error; 0: the paper's objective")] = 1.0,
+    label: Annotated[str | None, typer.Option(help="label of the images, if the run has labels")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the style")] = 0,
+    out: Annotated[
+        str, typer.Option("-o", "--out", help="PNG file to write: original images above, re-styled ones below")
+    ] = "restyled.png",
 ) -> None:
-    """Draw the content of PICTURES in the style of another client (PaDPaF's Algorithm 2).
+    """Generate the content of IMAGES in the style of another client (PaDPaF, Algorithm 2).
 
     `vitrail restyle runs/p seven.png --to invert -o inverted.png`
 
-    `vitrail restyle runs/p -o all.png` takes held-out pictures, and draws them in the style of every client
+    `vitrail restyle runs/p -o all.png` uses held-out images and the styles of all clients
 
-    `vitrail restyle runs/p --to blur --measure` says how well a reference client, blur, hides whose pictures were.
+    `vitrail restyle runs/p --to blur --measure` measures how well the style of client blur hides whose images they are.
     """
     from vitrail.analysis.restyling import restyle_run
 
-    restyle_run(run, pictures or [], to, measure, (steps, latent, seed), label, out)
+    restyle_run(run, images or [], to, measure, (steps, latent, seed), label, out)
 
 
 def adapt(
     run: Run,
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings to change")] = None,
-    to: Annotated[str, typer.Option(help="the new clients, as a partition by domains")] = "domains:new3",
-    rounds: Annotated[int, typer.Option(min=1, help="how many rounds they get")] = 25,
-    scratch: Annotated[bool, typer.Option(help="beside the same from nothing")] = True,
-    out: Annotated[str, typer.Option("-o", "--out", help="the folder to write")] = "runs/adapted",
+    to: Annotated[str, typer.Option(help="new clients, as a partition by domains")] = "domains:new3",
+    rounds: Annotated[int, typer.Option(min=1, help="rounds of training on the new clients")] = 25,
+    scratch: Annotated[bool, typer.Option(help="also train the same from scratch, for comparison")] = True,
+    out: Annotated[str, typer.Option("-o", "--out", help="folder to write")] = "runs/adapted",
 ) -> None:
-    """Go on with a trained RUN on new clients, and draw how near each comes to its own pictures, round by round.
+    """Continue a trained RUN on new clients and plot each client's Fréchet distance by round.
 
     `vitrail adapt runs/p -o runs/new` writes adaptation.png, adaptation.json and two runs into runs/new. After an
-    interruption the same command goes on where it stopped.
+    interruption, the same command continues.
     """
     from pathlib import Path
 
-    from vitrail.analysis.adaptation import adapt as go_on
+    from vitrail.analysis.adaptation import adapt as run_adaptation
     from vitrail.cli.progress import ProgressDisplay
     from vitrail.experiment import settings as config
     from vitrail.utils.errors import printable
 
-    curves = go_on(
+    curves = run_adaptation(
         run, to, rounds, Path(out), scratch=scratch, watch=ProgressDisplay(),
         overrides=dict(map(config.parse_override, overrides or [])),
     )  # fmt: skip
-    for what, by_round in curves.items():
+    for start, by_round in curves.items():
         for n, found in by_round.items():
             values = ", ".join(f"{printable(name)} {fd:.1f}" for name, fd in found.items())
-            typer.echo(f"{what}, round {n}: {values}")
-    typer.echo(f"drawn in {out}/adaptation.png")
+            typer.echo(f"{start}, round {n}: {values}")
+    typer.echo(f"wrote chart: {out}/adaptation.png")
 
 
-def _measured(run: str, measure: Any, out: str | None, name: str) -> None:
+def _measure(run: str, measure: Any, out: str | None, name: str) -> None:
     from pathlib import Path
 
     from rich.console import Console
 
     from vitrail.analysis.probes import draw_probes
-    from vitrail.analysis.trained import keep, open_run
+    from vitrail.analysis.trained import load_run, save_measures
     from vitrail.metrics.tables import show
 
     console = Console(highlight=False)
     with Console(stderr=True).status("loading") as status:
-        columns = measure(open_run(run), tell=status.update)
+        columns = measure(load_run(run), progress=status.update)
     show(columns, console)
-    drawn = out is not None and out.endswith(".png")
-    path = Path(out) if out and not drawn else Path(run) / name
-    keep(path, columns)
-    console.print(f"\nkept in {path}", markup=False)
-    if drawn:
+    chart = out is not None and out.endswith(".png")
+    path = Path(out) if out and not chart else Path(run) / name
+    save_measures(path, columns)
+    console.print(f"\nwrote {path}", markup=False)
+    if chart:
         draw_probes(columns, Path(str(out)))
-        console.print(f"drawn in {out}", markup=False)
+        console.print(f"wrote {out}", markup=False)

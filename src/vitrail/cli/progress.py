@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on: a live line on a terminal, one plain line a round elsewhere."""
+"""Progress of a run: a live line on a terminal, one plain line per round elsewhere."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from rich.progress import (
 )
 
 from vitrail.engines.rounds import RoundResult
+from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.plan import Plan, feature_network
-from vitrail.experiment.runner import Run
-from vitrail.nets.features import TRAINED_ON
+from vitrail.experiment.run import Run
+from vitrail.nets.features import FEATURES
 from vitrail.privacy.run_ledger import opening
 from vitrail.report.quantities import number, size
 from vitrail.utils.errors import printable
 
 
-class ProgressDisplay:
-    """Watches a run on a console."""
+class ProgressDisplay(Callback):
+    """A callback that prints the progress of a run."""
 
     def __init__(self) -> None:
         self.console = console = Console(highlight=False)
         self.up = self.down = 0
-        self.folder: Path | None = None  # known once a run has begun
+        self.folder: Path | None = None  # set when the run starts
         self.interrupted = False
-        self.far: set[str] = set()  # clients that were reported as far from the others
-        self.before: Any = None  # how Ctrl-C was handled
+        self.outliers: set[str] = set()  # clients already reported
+        self.previous_handler: Any = None  # of Ctrl-C
         self.progress = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -50,83 +51,81 @@ class ProgressDisplay:
             disable=not console.is_terminal,
         )
 
-    def begin(self, plan: Plan, done: int) -> None:
-        """Say what will run."""
+    def on_run_start(self, plan: Plan, done: int) -> None:
+        """Print what will run."""
         s, p = plan.settings, plan.partition
         self.folder = plan.folder.path
         held = sorted(len(i) for i in p.indices if len(i))
-        share = f" of {held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} pictures" if held else ""
+        share = f" of {held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} images" if held else ""
         self.console.print(
             f"[bold]{s.method}[/bold] on {escape(printable(plan.data.name))}: {len(plan.clients)} clients "
             f"({escape(printable(p.spec))}){share}, {s.rounds} rounds, seed {s.seed}"
-            + (f", {len(p.server)} pictures at the server" if len(p.server) else "")
+            + (f", {len(p.server)} images on the server" if len(p.server) else "")
         )
         if psi := feature_network(s):
-            self.console.print(f"features: {psi}, trained on {TRAINED_ON[psi]}")
+            self.console.print(f"features: {psi}, trained on {FEATURES[psi].trained_on}")
         self.console.print(f"privacy: {escape(str(opening(plan)['says']))}", soft_wrap=True)
         for note in plan.notes:
             self.console.print(f"[yellow]{escape(note)}[/yellow]")
         if plan.empty:
             few = ", ".join(plan.empty[:5]) + (", ..." if len(plan.empty) > 5 else "")
-            self._warn(f"{len(plan.empty)} clients hold no picture and sit out: {printable(few)}")
+            self._warn(f"{len(plan.empty)} clients have no images and are skipped: {printable(few)}")
         self.console.print(
             f"[dim]{escape(str(plan.folder.path))}/[/dim]"
-            + ("" if not done else " is finished" if done == s.rounds else f" goes on after round {done}")
+            + ("" if not done else " is finished" if done == s.rounds else f" continues after round {done}")
         )
         for row in plan.folder.rows():
             self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
         self.task = self.progress.add_task("", total=s.rounds, completed=done, clients="", news="")
         self.progress.start()
         if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, self._interrupt)
+            self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
 
     def _warn(self, text: str) -> None:
         self.console.print(text, style="yellow", markup=False)
 
     def _interrupt(self, *_: object) -> NoReturn:
-        """Ctrl-C: stop at once, or after this round where a library has swallowed the exception."""
+        """Stop at Ctrl-C, or after this round if a library swallowed the exception."""
         self.interrupted = True
         raise KeyboardInterrupt
 
-    def during(self, outcome: RoundResult) -> None:
-        """A client has answered, or not."""
+    def on_reply(self, outcome: RoundResult) -> None:
+        """Count a client that replied or was excluded."""
         n = len(outcome.replied) + len(outcome.excluded)
         self.progress.update(self.task, clients=f"clients {n}/{outcome.requested}")
 
-    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None:
-        """A round is over."""
+    def on_round_end(self, outcome: RoundResult, row: dict[str, Any]) -> None:
+        """Print the result of a round."""
         self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
         measured: dict[str, float] = {**outcome.metrics, **{k: row[k] for k in ("fd", "accuracy") if k in row}}
         metrics = " ".join(f"{k} {number(v)}" for k, v in measured.items())
         news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
         self.progress.update(self.task, advance=1, news=news)
         if not self.console.is_terminal:
-            answered = (
-                f"{len(outcome.replied)}/{outcome.requested} clients" if outcome.requested else "the server alone"
-            )
-            self.console.print(f"round {outcome.round + 1}: {answered}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
+            replies = f"{len(outcome.replied)}/{outcome.requested} clients" if outcome.requested else "server only"
+            self.console.print(f"round {outcome.round + 1}: {replies}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
         for client, reason in list(outcome.excluded.items())[:5]:
-            self._warn(f"round {outcome.round + 1}: {printable(client)} left out: {printable(reason)}")
+            self._warn(f"round {outcome.round + 1}: {printable(client)} excluded: {printable(reason)}")
         if len(outcome.excluded) > 5:
-            self.console.print(f"[yellow]... and {len(outcome.excluded) - 5} more; metrics.jsonl has all[/yellow]")
+            self.console.print(f"[yellow]... and {len(outcome.excluded) - 5} more; see metrics.jsonl[/yellow]")
         for client, note in list(outcome.outliers.items())[:5]:
-            if client not in self.far:  # once per run; metrics.jsonl has every round
-                said = f"round {outcome.round + 1}: {client} is far from the others: {note}"
-                self.console.print(f"[yellow]{escape(said)}[/yellow]")
-        self.far |= set(outcome.outliers)
+            if client not in self.outliers:  # once per run; metrics.jsonl has every round
+                text = f"round {outcome.round + 1}: {client} is far from the other clients: {note}"
+                self.console.print(f"[yellow]{escape(text)}[/yellow]")
+        self.outliers |= set(outcome.outliers)
         if outcome.void:
-            self._warn(f"round {outcome.round + 1}: {printable(outcome.void)}; the model stays as it was")
+            self._warn(f"round {outcome.round + 1}: {printable(outcome.void)}; the model is unchanged")
         if self.interrupted:
             raise KeyboardInterrupt
 
-    def end(self, run: Run) -> None:
-        """Say where everything is."""
+    def on_run_end(self, run: Run) -> None:
+        """Print where the results are."""
         self.stop()
         model = run.folder / "model.safetensors"
         clients = len({client for row in run.rows for client in row["down"]})
-        each = f"{size(self.up / max(clients, 1))} up and {size(self.down / max(clients, 1))} down a client"
+        each = f"{size(self.up / max(clients, 1))} up and {size(self.down / max(clients, 1))} down per client"
         self.console.print(f"\n[bold green]done[/bold green]: rounds {len(run.rows)}, clients {clients}")
-        self.console.print(f"  sent    {size(self.up)} up, {size(self.down)} down in all; {each}")
+        self.console.print(f"  sent    {size(self.up)} up, {size(self.down)} down in total; {each}")
         self.console.print(f"  model   {escape(str(model))} ({size(model.stat().st_size)})")
         drawn = (run.folder / "samples.png").exists()
         goal, sign = ("fd", 1) if drawn else ("accuracy", -1)
@@ -140,12 +139,12 @@ class ProgressDisplay:
         self.console.print(f"  privacy {escape(run.privacy)}", soft_wrap=True)
         where = escape(str(run.folder))
         if drawn:
-            self.console.print(f"  more pictures: vitrail sample {where} -n 64 -o grid.png", soft_wrap=True)
+            self.console.print(f"  more images: vitrail sample {where} -n 64 -o grid.png", soft_wrap=True)
         self.console.print(f"  how good is it: vitrail evaluate {where}", soft_wrap=True)
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop the live line and restore Ctrl-C."""
         self.progress.stop()
-        if self.before is not None:
-            signal.signal(signal.SIGINT, self.before)
-            self.before = None
+        if self.previous_handler is not None:
+            signal.signal(signal.SIGINT, self.previous_handler)
+            self.previous_handler = None

@@ -1,4 +1,4 @@
-"""Pictures: where they come from, and which client holds which."""
+"""Images: data sources, partitions among clients, and transforms."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrail.data.catalog import PARTITIONS, SOURCES
     from vitrail.data.dataset import Dataset, Images
     from vitrail.data.from_python import from_arrays, from_torch
     from vitrail.data.loading import load
     from vitrail.data.partition_plot import draw_partition
-    from vitrail.data.partitions import Partition, partition
+    from vitrail.data.partition_schemes import PartitionRequest
+    from vitrail.data.partitions import PARTITIONS, Partition, partition
+    from vitrail.data.read_request import ReadRequest
+    from vitrail.data.sources import SOURCES
     from vitrail.data.specs import parse_partition, parse_source
+    from vitrail.data.transforms import TRANSFORMS
 
 __all__ = [
     "PARTITIONS",
     "SOURCES",
+    "TRANSFORMS",
     "Dataset",
     "Images",
     "Partition",
+    "PartitionRequest",
+    "ReadRequest",
     "draw_partition",
     "from_arrays",
     "from_torch",
@@ -30,11 +36,14 @@ __all__ = [
 ]
 
 _WHERE = {
-    "PARTITIONS": "catalog",
-    "SOURCES": "catalog",
+    "PARTITIONS": "partitions",
+    "SOURCES": "sources",
+    "TRANSFORMS": "transforms",
     "Dataset": "dataset",
-    "Partition": "partitions",
     "Images": "dataset",
+    "Partition": "partitions",
+    "PartitionRequest": "partition_schemes",
+    "ReadRequest": "read_request",
     "draw_partition": "partition_plot",
     "from_arrays": "from_python",
     "from_torch": "from_python",
@@ -46,7 +55,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for when it is asked for: the command line must answer before NumPy is loaded."""
+    """Import a name on first use, so that the command line answers before NumPy is loaded."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"vitrail.data.{_WHERE[name]}"), name)

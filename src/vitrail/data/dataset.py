@@ -1,4 +1,4 @@
-"""Sets of pictures, as every other module sees them."""
+"""Sets of images: the data types that all other packages use."""
 
 from __future__ import annotations
 
@@ -14,19 +14,32 @@ from vitrail.data.holdout import OWN
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures with, where there are any, labels, attributes, groups (such as sub-folders) and who is on them."""
+    """Images with optional labels, attributes, groups and identities.
 
-    pixels: NDArray[np.uint8]  # (n, channels, height, width)
-    labels: NDArray[np.int64] | None = None  # (n,), 0 <= label < classes
-    attributes: NDArray[np.bool_] | None = None  # (n, attributes)
-    groups: NDArray[np.int64] | None = None  # (n,)
-    identities: NDArray[np.int64] | None = None  # (n,), equal where two pictures show one person
+    Args:
+        pixels: Bytes of shape (n, channels, height, width).
+        labels: Labels of shape (n,), from 0 to the number of classes - 1.
+        attributes: Boolean attributes of shape (n, attributes).
+        groups: Numbers of shape (n,) of the first-level sub-folders.
+        identities: Numbers of shape (n,), equal for two images of the same person.
+
+    Example:
+        >>> images = Images(np.zeros((3, 1, 8, 8), np.uint8), labels=np.array([0, 1, 0]))
+        >>> len(images), images.take(np.array([1])).labels
+        (3, array([1]))
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64] | None = None
+    attributes: NDArray[np.bool_] | None = None
+    groups: NDArray[np.int64] | None = None
+    identities: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def take(self, indices: NDArray[np.int64]) -> Images:
-        """The pictures at these positions, in this order."""
+        """Return the images at these positions, in this order."""
 
         def pick(a: NDArray[Any] | None) -> Any:
             return None if a is None else a[indices]
@@ -35,11 +48,11 @@ class Images:
         return Images(self.pixels[indices], *more)
 
     def without_labels(self) -> Images:
-        """The same pictures, unlabelled."""
+        """Return the same images without labels."""
         return replace(self, labels=None)
 
     def digest(self) -> str:
-        """A name for the content: equal pictures and labels have equal digests, wherever they came from."""
+        """Return a hash of pixels and labels as hexadecimal digits."""
         h = hashlib.blake2b(digest_size=16)
         for a in (self.pixels, self.labels):
             if a is not None:
@@ -50,7 +63,23 @@ class Images:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set: what may be trained on, what is held out, and what its labels are called."""
+    """Training and test images, and the names of their labels.
+
+    Args:
+        name: Name for reports, usually the `data=` setting.
+        train: Images to train on.
+        test: Held-out images.
+        classes: Names of the labels 0, 1, ...
+        attributes: Names of the columns of `train.attributes`.
+        groups: Names of the groups 0, 1, ...
+        split: Origin of the test images: `own` for a separate test set, `content` for a hash of each image.
+
+    Example:
+        >>> from vitrail.data import from_arrays
+        >>> data = from_arrays(np.arange(640).reshape(10, 8, 8) % 251, size=8, test_fraction=0.5)
+        >>> data.shape, len(data.train) + len(data.test), data.split
+        ((1, 8, 8), 10, 'content')
+    """
 
     name: str
     train: Images
@@ -58,14 +87,14 @@ class Dataset:
     classes: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    split: str = OWN  # where the test images come from: a test set of its own, or a hash of each image
+    split: str = OWN
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of every picture."""
+        """Channels, height and width of the images."""
         c, h, w = self.train.pixels.shape[1:]
         return c, h, w
 
     def without_labels(self) -> Dataset:
-        """The same pictures, unlabelled."""
+        """Return the same data set without labels."""
         return replace(self, train=self.train.without_labels(), test=self.test.without_labels(), classes=())

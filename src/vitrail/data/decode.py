@@ -1,4 +1,4 @@
-"""From picture files to bytes."""
+"""Decoding of image files."""
 
 from __future__ import annotations
 
@@ -15,25 +15,33 @@ from vitrail.data.arrays import as_bytes
 from vitrail.data.resize import fit
 from vitrail.utils.errors import Malformed, VitrailError
 
-# What is read, and under which names; PIL knows more, some of which runs other programs or is no picture.
+# Accepted formats and file names; some of PIL's other formats run external programs or are not images.
 FORMATS = ("PNG", "JPEG", "JPEG2000", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 ENDINGS = (".png", ".jpg", ".jpeg", ".jp2", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-PIXELS = 64_000_000  # the most of one image
-BAND = 2**20  # pixels that are converted at once
+PIXELS = 64_000_000  # maximum of one image
+BAND = 2**20  # pixels converted at once
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 def is_grey(image: Image.Image) -> bool:
-    """Whether a picture has one channel (and perhaps alpha)."""
+    """Return whether an image has one channel, apart from alpha."""
     return image.mode in _GREY
 
 
 @contextmanager
-def opened(file: str | IO[bytes], name: str) -> Iterator[Image.Image]:
-    """A picture, whose pixels are read only when asked for; what cannot be read is refused by name."""
+def open_image(file: str | IO[bytes], name: str) -> Iterator[Image.Image]:
+    """Open an image; its pixels are read on first use.
+
+    Args:
+        file: Path or stream.
+        name: Name of the file in error messages.
+
+    Raises:
+        Malformed: If the file cannot be decoded or has too many pixels.
+    """
     try:
         with warnings.catch_warnings():
-            # PIL only warns of a picture that would fill the memory, up to twice its limit.
+            # Up to twice its limit, PIL only warns of an image that would fill the memory.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file, formats=FORMATS) as image:
                 if image.width * image.height > PIXELS:
@@ -47,16 +55,16 @@ def opened(file: str | IO[bytes], name: str) -> Iterator[Image.Image]:
             f"{name}: refused, too many pixels ({error}); at most {PIXELS:,} are read: make the image smaller first"
         ) from error
     except UnidentifiedImageError as error:
-        raise Malformed(f"{name}: not a picture that can be decoded") from error
+        raise Malformed(f"{name}: not an image that can be decoded") from error
     except VitrailError:
         raise
-    except Exception as error:  # PIL's readers fail in many ways on bytes that are no picture
+    except Exception as error:  # PIL's readers raise many types of exceptions
         raise Malformed(f"{name}: cannot be decoded ({error})") from error
 
 
 def planes(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
-    """The bytes (c, h, w) of a picture, upright, in grey or in colour, without alpha."""
-    image.load()  # an orientation may follow the pixels
+    """Return the bytes (c, h, w) of an image, upright, grey or RGB, without alpha."""
+    image.load()  # the orientation may follow the pixels in the file
     upright = ImageOps.exif_transpose(image) if image.getexif().get(ExifTags.Base.Orientation, 1) != 1 else image
     if upright.mode in ("I", "F") or upright.mode.startswith("I;"):
         return _deep(upright, grey, name)
@@ -69,14 +77,14 @@ def planes(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
         if grey:
             out[0, top:bottom] = np.asarray(band.convert("L"), np.uint8)
         else:
-            # By way of RGBA, because PIL warns when it drops the transparency of a palette.
+            # Through RGBA, because PIL warns when it drops the transparency of a palette.
             straight = band if band.mode == "RGB" else band.convert("RGBA").convert("RGB")
             out[:, top:bottom] = np.asarray(straight, np.uint8).transpose(2, 0, 1)
     return out
 
 
 def _deep(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
-    """A grey picture with 16 bits, scaled to 8; the range of more, or of floats, is anybody's guess."""
+    """Scale a grey image of 16 bits to 8; others are refused, because their range is unknown."""
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise Malformed(f"{name}: grey values from {values.min()} to {values.max()}, expected 8 or 16 bits")
@@ -85,7 +93,20 @@ def _deep(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
 
 
 def decode(file: str | IO[bytes], grey: bool, size: int, name: str) -> NDArray[np.uint8]:
-    """The bytes (c, size, size) of a picture file."""
-    with opened(file, name) as image:
+    """Decode and resize an image file.
+
+    Args:
+        file: Path or stream.
+        grey: Whether to return one channel instead of three.
+        size: Height and width of the result.
+        name: Name of the file in error messages.
+
+    Returns:
+        Bytes of shape (c, size, size).
+
+    Raises:
+        Malformed: If the file cannot be decoded or has too many pixels.
+    """
+    with open_image(file, name) as image:
         fitted: NDArray[np.uint8] = fit(planes(image, grey, name)[None], size)[0]
         return fitted

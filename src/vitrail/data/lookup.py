@@ -1,4 +1,4 @@
-"""Finding the official files: in VITRAIL_ASSETS, among earlier downloads, or on the internet."""
+"""Lookup of official files: in the folder VITRAIL_ASSETS, among earlier downloads, or on the internet."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import tarfile
 import zlib
 from pathlib import Path
 
-from vitrail.data.download import DownloadError, download, into_place
+from vitrail.data.download import DownloadError, download
 from vitrail.data.official import FILES
 from vitrail.data.progress import Progress
+from vitrail.utils.atomic import replacing
 from vitrail.utils.errors import Malformed, VitrailError
 
 ASSETS = "VITRAIL_ASSETS"
@@ -25,7 +26,20 @@ def find(
     packed_in: str = "",
     hint: str = "",
 ) -> Path:
-    """The path of an official file, which is downloaded (and unpacked) when it is nowhere."""
+    """Return the path of an official file; download (and unpack) it if it is missing.
+
+    Args:
+        source: Name of the source, such as `mnist`; also the name of the sub-folder.
+        name: Name of the file.
+        home: Folder for downloads.
+        progress: Function that shows the progress; by default, a bar on the terminal.
+        packed_in: Name of the archive that contains the file, if it is not published on its own.
+        hint: Another remedy for the error message.
+
+    Raises:
+        VitrailError: If the file is missing and cannot be downloaded.
+        Malformed: If the archive is damaged or does not contain the file.
+    """
     found = present(source, name, home)
     if found is not None:
         return found
@@ -38,25 +52,25 @@ def find(
 
 
 def present(source: str, name: str, home: Path) -> Path | None:
-    """The path of a file that is here already."""
-    return next((place for place in _places(source, name, home) if place.is_file()), None)
+    """Return the path of a file that is already on this machine, or None."""
+    return next((path for path in _candidates(source, name, home) if path.is_file()), None)
 
 
-def _places(source: str, name: str, home: Path) -> list[Path]:
+def _candidates(source: str, name: str, home: Path) -> list[Path]:
     assets = os.environ.get(ASSETS)
     first = [Path(assets).expanduser() / source / name] if assets else []
     return [*first, home / "downloads" / source / name]
 
 
 def _missing(source: str, name: str, packed_in: str, home: Path, failure: str) -> str:
-    """Which file, where it was looked for, and what can be done."""
+    """Return an error message: the missing file, where it was expected, and the remedies."""
     wanted = [n for n in (name, packed_in) if n]
-    looked = "; ".join(str(place) for n in wanted for place in _places(source, n, home))
+    looked = "; ".join(str(path) for n in wanted for path in _candidates(source, n, home))
     if os.environ.get(ASSETS):
-        unset, remedy = "", f"into {source} in the folder that {ASSETS} names"
+        unset, remedy = "", f"into the sub-folder {source} of the folder {ASSETS}"
     else:
         unset = f" ({ASSETS} is not set)"
-        remedy = f"into a folder {source} and set {ASSETS} to the folder that holds it"
+        remedy = f"into a folder {source} and set {ASSETS} to its parent folder"
     return (
         f"data={source}: the file {name} is missing.\n"
         f"  Looked for{unset}: {looked}.\n"
@@ -66,17 +80,18 @@ def _missing(source: str, name: str, packed_in: str, home: Path, failure: str) -
 
 
 def _unpack(archive: Path, name: str, folder: Path) -> Path:
-    """Copy a file, and its siblings of the same kind, out of a tar; its paths and modes are not obeyed."""
-    kind = Path(name).suffix
+    """Copy a file and all others with its suffix out of a tar archive; paths and modes in it are ignored."""
+    suffix = Path(name).suffix
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 inside = Path(member.name).name
-                if member.isreg() and inside.endswith(kind) and (stream := tar.extractfile(member)):
-                    with into_place(folder / inside) as out:
+                if member.isreg() and inside.endswith(suffix) and (stream := tar.extractfile(member)):
+                    with replacing(folder / inside) as part, part.open("wb") as out:
                         shutil.copyfileobj(stream, out, 1 << 20)
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise Malformed(f"{archive}: cannot be unpacked ({error})") from error
     if not (folder / name).is_file():
-        raise Malformed(f"{archive}: holds no file {name}")
+        raise Malformed(f"{archive}: does not contain the file {name}")
     return folder / name

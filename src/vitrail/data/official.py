@@ -1,4 +1,4 @@
-"""The official files of the public data sets: where they come from and their MD5."""
+"""Addresses and MD5 checksums of the official files of public data sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Remote:
-    """A file that can be fetched from any of these addresses, and the checksum it must have."""
+    """A file on the internet.
+
+    Args:
+        urls: Addresses; they are tried in this order.
+        md5: Checksum in hexadecimal digits.
+    """
 
     urls: tuple[str, ...]
     md5: str
@@ -21,7 +26,7 @@ _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _SVHN = "http://ufldl.stanford.edu/housenumbers/"
 
-# MD5 guards against truncation and mix-ups; it is what the publishers give.
+# MD5 detects truncated and confused files; it is what the publishers provide.
 FILES: dict[str, dict[str, Remote]] = {
     "mnist": {
         name: Remote((_MNIST + name,), md5)

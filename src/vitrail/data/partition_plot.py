@@ -1,4 +1,4 @@
-"""A partition as a picture: who holds how many of which class."""
+"""Plot of a partition: the number of images of each class and client."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from numpy.typing import NDArray
 from vitrail.data.dataset import Dataset
 from vitrail.data.partitions import Partition
 
-_LARGE, _SMALL = 30, 150  # rows up to which there is room for large, or at least for small, letters
+_LARGE, _SMALL = 30, 150  # maximum numbers of rows with large and with small letters
 
 
 def counts(partition: Partition, data: Dataset) -> NDArray[np.int64]:
-    """How many pictures of each class (column) each client (row) holds; without labels, one column."""
+    """Count the images of each client (row) and class (column); without labels, there is one column."""
     labels = data.train.labels
     if labels is None:
-        return np.array([[len(held)] for held in partition.indices], np.int64)
+        return np.array([[len(own)] for own in partition.indices], np.int64)
     classes = len(data.classes) or int(labels.max()) + 1
-    return np.stack([np.bincount(labels[held], minlength=classes) for held in partition.indices]).astype(np.int64)
+    return np.stack([np.bincount(labels[own], minlength=classes) for own in partition.indices]).astype(np.int64)
 
 
 def draw_partition(partition: Partition, data: Dataset, path: Path | str) -> None:
-    """Write a PNG with a row for each client and the server: a map over classes and a bar for the total."""
+    """Write a PNG with one row per client and one for the server: a map over classes and a bar for the total.
+
+    Args:
+        partition: The partition.
+        data: The data set that it divides.
+        path: The file to write.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -55,7 +61,7 @@ def draw_partition(partition: Partition, data: Dataset, path: Path | str) -> Non
 
 def _map(ax: Any, table: NDArray[np.int64], classes: tuple[str, ...]) -> None:
     rows, columns = table.shape
-    shade = np.sqrt(table / max(1, table.max()))  # by root: a handful must still be seen beside hundreds
+    shade = np.sqrt(table / max(1, table.max()))  # square root: small counts stay visible next to large ones
     ax.imshow(shade, cmap="Blues", vmin=0, vmax=1.1, aspect="auto", interpolation="nearest")
     labels = classes or tuple(str(k) for k in range(columns))
     long = max(len(name) for name in labels) > 3
@@ -87,7 +93,7 @@ def _bars(ax: Any, totals: NDArray[np.int64]) -> None:
             color="black" if total else "firebrick",
         )
     ax.set_xlim(0, max(1, totals.max()) * 1.3)
-    ax.set_xlabel("pictures")
+    ax.set_xlabel("images")
     ax.tick_params(axis="x", labelsize=7)
     ax.tick_params(axis="y", length=0)
     for side in ("top", "right"):

@@ -1,16 +1,16 @@
-"""Showing how far something is."""
+"""Progress of long operations."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 
-Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much (0: nobody knows)
+Progress = Callable[[str, int, int], None]  # description, units done, total units (0: unknown)
 
 
 @contextlib.contextmanager
-def shown(progress: Progress | None) -> Iterator[Progress]:
-    """The caller's way to show progress or, where there is none, a bar on the terminal's error stream."""
+def show_progress(progress: Progress | None) -> Iterator[Progress]:
+    """Yield the given function that shows the progress or, for None, one that draws a bar on the error stream."""
     if progress is not None:
         yield progress
         return

@@ -1,4 +1,4 @@
-"""What a reader of data is asked for."""
+"""The argument of a data source: what to read, and how to return it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from vitrail.data.specs import SourceSpec
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """Which data, at what size, how much of it held out, and where files are kept."""
+    """A request to a data source; see `SOURCES` for an example.
+
+    Args:
+        source: Name of the source and its argument, the text after the colon in `data=NAME:ARGUMENT`.
+        size: Height and width of the images to return.
+        test_fraction: Probability that an image is held out, if the data has no test set.
+        home: Folder for downloads and caches.
+        progress: Function that shows the progress; None: a bar on the terminal.
+    """
 
     source: SourceSpec
     size: int
@@ -23,22 +31,30 @@ class ReadRequest:
     progress: Progress | None = None
 
     def file(self, name: str) -> Path:
-        """The path of one of the source's official files."""
+        """Return the path of one of the source's official files; download it if it is missing."""
         return find(self.source.name, name, self.home, self.progress)
 
     def optional(self, name: str) -> Path | None:
-        """The path of a file that may be missing, and is not downloaded."""
+        """Return the path of a file that may be missing and is never downloaded."""
         return present(self.source.name, name, self.home)
 
-    def answer(
+    def dataset(
         self,
         train: Images,
-        test: Images | None,
+        test: Images | None = None,
         classes: tuple[str, ...] = (),
         attributes: tuple[str, ...] = (),
         groups: tuple[str, ...] = (),
     ) -> Dataset:
-        """The data set of these pictures; without test pictures, some are held out."""
+        """Return the data set of these images.
+
+        Args:
+            train: Images to train on, of shape (n, channels, size, size).
+            test: The test set; None: images of `train` are held out with probability `test_fraction`.
+            classes: Names of the labels 0, 1, ...
+            attributes: Names of the columns of `train.attributes`.
+            groups: Names of the groups 0, 1, ...
+        """
         split = OWN if test is not None else CONTENT
         if test is None:
             train, test = hold_out(train, self.test_fraction)

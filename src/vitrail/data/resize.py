@@ -1,4 +1,4 @@
-"""Bringing pictures to one square size."""
+"""Resizing of images to one square size."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from vitrail.utils.errors import VitrailError
 
 AT_ONCE = 1024  # planes
-BUDGET = 2**26  # bytes of float64 values at once
-BITS = 22  # of a weight: PIL's precision for 8-bit pictures
+BUDGET = 2**26  # bytes of float64 values in memory at once
+BITS = 22  # of a weight: PIL's precision for 8-bit images
 
 
 def side(size: int | None, usual: int = 32) -> int:
-    """The size asked for, or else the usual one."""
+    """Return the requested size, or else the usual one; raise VitrailError if it is out of range."""
     size = usual if size is None else size
     if not 1 <= size <= 4096:
         raise VitrailError(f"size={size}: must be between 1 and 4096, such as {usual}")
@@ -21,13 +21,18 @@ def side(size: int | None, usual: int = 32) -> int:
 
 
 def fit(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Pictures (n, c, h, w) cropped to their central square and brought to size x size.
+    """Crop images to their central square and resize them.
 
-    28x28 becomes 32x32 by a border of zeros, which loses nothing; everything else is interpolated bilinearly
-    and, when it shrinks, over all the pixels that fall into one: PIL's resize to the bit, of many pictures at once.
+    28x28 becomes 32x32 by a border of zeros, without loss. All other sizes are interpolated bilinearly with
+    antialiasing: equal to PIL's `resize` in every bit, but for many images at once.
 
-    >>> fit(np.full((1, 1, 28, 28), 9, np.uint8), 32)[0, 0, 0:3, 5]
-    array([0, 0, 9], dtype=uint8)
+    Args:
+        pixels: Images of shape (n, c, h, w).
+        size: Height and width of the result.
+
+    Example:
+        >>> fit(np.full((1, 1, 28, 28), 9, np.uint8), 32)[0, 0, 0:3, 5]
+        array([0, 0, 9], dtype=uint8)
     """
     n, c, height, width = pixels.shape
     short = min(height, width)
@@ -47,7 +52,7 @@ def fit(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def _resize_rows(pixels: NDArray[np.uint8], K: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Multiply each row with the weights, at most `BUDGET` bytes at once; the sums are exact in any order."""
+    """Multiply each row by the weights, at most `BUDGET` bytes at once; the sums are exact in any order."""
     size, short = K.shape
     rows = pixels.reshape(-1, short)
     out = np.empty((len(rows), size), np.uint8)
@@ -58,9 +63,9 @@ def _resize_rows(pixels: NDArray[np.uint8], K: NDArray[np.float64]) -> NDArray[n
 
 
 def _weights(before: int, after: int) -> NDArray[np.float64]:
-    """How much each old pixel of a row counts in each new one: a triangle around its centre, as whole 2^-22ths."""
+    """Return the weight of each old pixel of a row in each new one: a triangle filter, in integers times 2^-22."""
     scale = before / after
-    wide = max(scale, 1.0)  # a triangle reaches this far to both sides
+    wide = max(scale, 1.0)  # half the width of the triangle
     centres = (np.arange(after) + 0.5) * scale
     first = np.maximum(np.floor(centres - wide + 0.5), 0)[:, None]
     last = np.minimum(np.floor(centres + wide + 0.5), before)[:, None]
@@ -71,7 +76,7 @@ def _weights(before: int, after: int) -> NDArray[np.float64]:
 
 
 def _rounded(sums: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """To whole pixels; the sums are whole numbers far below 2^53, so nothing was lost before."""
+    """Round to bytes; the sums are integers far below 2^53, so they are exact."""
     sums += 2 ** (BITS - 1)
     sums /= 2**BITS
     return np.floor(sums, out=sums).clip(0, 255, out=sums).astype(np.uint8)

@@ -1,27 +1,40 @@
-"""Reading `data=` and `partition=` settings, before anything is loaded."""
+"""Parsing of the settings `data=` and `partition=`, before any data is loaded."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from vitrail.data.catalog import DOMAINS, PARTITIONS, SOURCES
+from vitrail.data.partitions import PARTITIONS
+from vitrail.data.sources import SOURCES
+from vitrail.data.transforms import DOMAINS, TRANSFORMS
 from vitrail.utils.errors import VitrailError, nearest
 
 CIFAR_BATCHES = (1, 2, 3, 4, 5)
 
-
-def _forms(catalog: dict[str, str]) -> dict[str, list[str]]:
-    """The catalog's forms by their name, which is what stands before the first colon."""
-    forms: dict[str, list[str]] = {}
-    for form in catalog:
-        forms.setdefault(form.partition(":")[0], []).append(form)
-    return forms
+# How to write the arguments of built-in entries; "" has none. Registered entries accept any argument.
+_SOURCE_FORMS = {"folder": "folder:PATH", "npz": "npz:PATH", "hf": "hf:NAME"}
+_SOURCE_FORMS |= dict.fromkeys(("mnist5k", "digits", "mnist", "fashion-mnist", "svhn", "celeba"), "")
+_PARTITION_FORMS = {
+    "bootstrap": "bootstrap:SHARE",
+    "shards": "shards:N",
+    "dirichlet": "dirichlet:ALPHA[:ATTRIBUTE]",
+    "classes": "classes:N or classes:0-1,2-4,5-9",
+    "skew": "skew:P",
+    "attribute": "attribute:NAME",
+    "domains": "domains:mnist8, domains:mnist8:SHARE or domains:invert,blur,rotate",
+}
+_PARTITION_FORMS |= dict.fromkeys(("iid", "attributes", "folders"), "")
 
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """A source of pictures: `name` or `name:argument`."""
+    """A parsed `data=` setting, `name` or `name:argument`.
+
+    Args:
+        name: Name of the source.
+        argument: The text after the first colon.
+    """
 
     name: str
     argument: str = ""
@@ -31,34 +44,40 @@ class SourceSpec:
 
 
 def parse_source(spec: str) -> SourceSpec:
-    """Read a data setting, or refuse it.
+    """Parse a `data=` setting.
 
-    >>> parse_source("folder:my/pictures")
-    SourceSpec(name='folder', argument='my/pictures')
-    >>> parse_source("minst")
-    Traceback (most recent call last):
-    vitrail.utils.errors.VitrailError: data=minst: there is no source minst; did you mean mnist?
+    Args:
+        spec: The name of a source in `SOURCES`, with a colon and an argument if it takes one.
+
+    Raises:
+        VitrailError: If there is no such source, or the argument is missing or invalid.
+
+    Example:
+        >>> parse_source("folder:my/images")
+        SourceSpec(name='folder', argument='my/images')
+        >>> parse_source("minst")
+        Traceback (most recent call last):
+        vitrail.utils.errors.VitrailError: data=minst: there is no source minst; did you mean mnist?
     """
     name, colon, argument = spec.strip().partition(":")
-    forms = _forms(SOURCES)
-    if name not in forms:
-        raise VitrailError(f"data={spec}: there is no source {name}; {nearest(name, forms)}")
-    if name in ("folder", "npz", "hf"):
-        if not argument:
-            raise VitrailError(f"data={spec}: {name} needs an argument; write {forms[name][0]}")
-    elif name == "cifar10":
-        if colon:
-            cifar_batches(argument)
-    elif colon:
+    if name not in SOURCES:
+        raise VitrailError(f"data={spec}: there is no source {name}; {nearest(name, SOURCES)}")
+    form = _SOURCE_FORMS.get(name)
+    if form and not argument:
+        raise VitrailError(f"data={spec}: {name} needs an argument; write {form}")
+    if form == "" and colon:
         raise VitrailError(f"data={spec}: {name} takes no argument; write data={name}")
+    if name == "cifar10" and colon:
+        cifar_batches(argument)
     return SourceSpec(name, argument)
 
 
 def cifar_batches(argument: str) -> tuple[int, ...]:
-    """The train batches that a `cifar10:...` setting asks for; all five when it does not say.
+    """Parse the argument of `cifar10:...`: the training batches to use; empty: all five.
 
-    >>> cifar_batches(""), cifar_batches("1"), cifar_batches("1+3-5")
-    ((1, 2, 3, 4, 5), (1,), (1, 3, 4, 5))
+    Example:
+        >>> cifar_batches(""), cifar_batches("1"), cifar_batches("1+3-5")
+        ((1, 2, 3, 4, 5), (1,), (1, 3, 4, 5))
     """
     if not argument:
         return CIFAR_BATCHES
@@ -68,17 +87,24 @@ def cifar_batches(argument: str) -> tuple[int, ...]:
         batches = ()
     if not batches or not set(batches) <= set(CIFAR_BATCHES):
         raise VitrailError(
-            f"data=cifar10:{argument}: train batches are numbered 1 to 5; write cifar10 for all, "
+            f"data=cifar10:{argument}: training batches are numbered 1 to 5; write cifar10 for all, "
             "cifar10:1 for the first or cifar10:1-3 for the first three"
         )
     return batches
 
 
 def parse_set(text: str) -> tuple[int, ...]:
-    """Numbers and ranges joined by plus signs, sorted and without repeats.
+    """Parse integers and ranges that are joined by plus signs.
 
-    >>> parse_set("0+3-5")
-    (0, 3, 4, 5)
+    Returns:
+        The integers, sorted and without duplicates.
+
+    Raises:
+        ValueError: If the text has another form.
+
+    Example:
+        >>> parse_set("0+3-5")
+        (0, 3, 4, 5)
     """
     found: set[int] = set()
     for part in text.split("+"):
@@ -94,52 +120,72 @@ def parse_set(text: str) -> tuple[int, ...]:
 def _natural(text: str) -> int:
     text = text.strip()
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{text!r} is not a whole number")
+        raise ValueError(f"{text!r} is not an integer")
     return int(text)
 
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """A way of dividing: its name, and those of its arguments that it takes."""
+    """A parsed `partition=` setting; each built-in partition uses some of the fields.
+
+    Args:
+        text: The setting.
+        name: Name of the partition.
+        number: SHARE, ALPHA or P.
+        count: N.
+        attribute: Name of an attribute.
+        sets: The classes of each client.
+        domains: The transform of each client.
+    """
 
     text: str
     name: str
-    number: float = 0.0  # SHARE, ALPHA or P
-    count: int = 0  # N
+    number: float = 0.0
+    count: int = 0
     attribute: str = ""
-    sets: tuple[tuple[int, ...], ...] = ()  # the classes of each client
-    domains: tuple[str, ...] = ()  # the transform of each client
+    sets: tuple[tuple[int, ...], ...] = ()
+    domains: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def argument(self) -> str:
+        """The text after the first colon."""
+        return self.text.partition(":")[2]
+
 
 def parse_partition(spec: str) -> PartitionSpec:
-    """Read a partition setting, or refuse it.
+    """Parse a `partition=` setting.
 
-    >>> parse_partition("dirichlet:0.3:Male").attribute
-    'Male'
-    >>> parse_partition("classes:0-1,2-4,5-9").sets
-    ((0, 1), (2, 3, 4), (5, 6, 7, 8, 9))
-    >>> parse_partition("shards:0")
-    Traceback (most recent call last):
-    vitrail.utils.errors.VitrailError: partition=shards:0: N must be at least 1, got 0; write shards:N
+    Args:
+        spec: The name of a partition in `PARTITIONS`, with a colon and arguments if it takes some.
+
+    Raises:
+        VitrailError: If there is no such partition, or its arguments are missing or invalid.
+
+    Example:
+        >>> parse_partition("dirichlet:0.3:Male").attribute
+        'Male'
+        >>> parse_partition("classes:0-1,2-4,5-9").sets
+        ((0, 1), (2, 3, 4), (5, 6, 7, 8, 9))
+        >>> parse_partition("shards:0")
+        Traceback (most recent call last):
+        vitrail.utils.errors.VitrailError: partition=shards:0: N must be at least 1, got 0; write shards:N
     """
     text = spec.strip()
     name, colon, argument = text.partition(":")
-    forms = _forms(PARTITIONS)
-    if name not in forms:
-        raise VitrailError(f"partition={spec}: there is no partition {name}; {nearest(name, forms)}")
+    if name not in PARTITIONS:
+        raise VitrailError(f"partition={spec}: there is no partition {name}; {nearest(name, PARTITIONS)}")
+    form = _PARTITION_FORMS.get(name)
     try:
-        if name in ("iid", "attributes", "folders"):
-            if colon:
-                raise ValueError(f"{name} takes no argument")
-            return PartitionSpec(text, name)
-        if not argument:
+        if form and not argument:
             raise ValueError(f"{name} needs an argument")
-        return _with_argument(text, name, argument)
+        if form == "" and colon:
+            raise ValueError(f"{name} takes no argument")
+        return _with_argument(text, name, argument) if form else PartitionSpec(text, name)
     except ValueError as problem:
-        raise VitrailError(f"partition={spec}: {problem}; write {' or '.join(forms[name])}") from None
+        raise VitrailError(f"partition={spec}: {problem}; write {form or name}") from None
 
 
 def _with_argument(text: str, name: str, argument: str) -> PartitionSpec:
@@ -167,17 +213,16 @@ def _with_argument(text: str, name: str, argument: str) -> PartitionSpec:
 
 
 def _domains(text: str) -> tuple[str, ...]:
-    """The transforms of a set, or those that are named."""
+    """Return the transforms of a named list, or of a list of names."""
     if text in DOMAINS:
         return DOMAINS[text]
-    known = dict.fromkeys(name for names in DOMAINS.values() for name in names)
-    named = tuple(text.split(","))
-    for name in named:
-        if name not in known:
-            raise ValueError(f"there is no transform or set {name!r}, {nearest(name, [*known, *DOMAINS])}")
-    if len(set(named)) < len(named):
-        raise ValueError("a transform is named twice")
-    return named
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in TRANSFORMS:
+            raise ValueError(f"there is no transform or list {name!r}, {nearest(name, [*TRANSFORMS, *DOMAINS])}")
+    if len(set(names)) < len(names):
+        raise ValueError("a transform occurs twice")
+    return names
 
 
 def _number(what: str, text: str, *, zero: bool = False, most: float = math.inf) -> float:

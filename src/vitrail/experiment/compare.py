@@ -11,13 +11,14 @@ from typing import Any
 
 from vitrail.data import load as load_data
 from vitrail.experiment import settings as config
+from vitrail.experiment.callbacks import Callback
+from vitrail.experiment.evaluate import evaluate_stored
+from vitrail.experiment.evaluate_clients import by_client, evaluate_clients
 from vitrail.experiment.plan import feature_network
 from vitrail.experiment.run_dir import RunDir
-from vitrail.experiment.runner import Callback, begin, resume
 from vitrail.experiment.settings import FREE, Settings, to_dict
+from vitrail.experiment.train import resume, start_run
 from vitrail.methods import METHODS
-from vitrail.metrics.clients import by_client, evaluate_clients
-from vitrail.metrics.evaluate_run import evaluate_stored
 from vitrail.metrics.evaluation import check_families
 from vitrail.metrics.extractors import choose_ruler, inception
 from vitrail.metrics.measure import Measure
@@ -213,9 +214,9 @@ def compare(
                 continue
             try:
                 if not there:
-                    begin(settings, None, watch(entry, seed))
+                    start_run(settings, None, watch(entry, seed))
                 elif not done:
-                    resume(folder.path, watch=watch(entry, seed))
+                    resume(folder.path, callbacks=[watch(entry, seed)])
                 entry.found.append(_measure(folder, asked, rulers.get(settings.data)))
                 entry.runs.append(folder.path)
             except (VitrailError, OSError, RuntimeError) as e:  # the others go on

@@ -1,4 +1,4 @@
-"""From a data set to who holds what of it, as a run's settings say."""
+"""Partition a dataset over clients as a run's settings define, and decide whether its labels are used."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def partition_from_settings(settings: Settings, data: Dataset) -> tuple[Dataset, Partition, list[str]]:
-    """The data as clients see it, who holds which of it, and what a person should know of that."""
+    """Return the data as clients have it, which client has which images, and warnings about it."""
     data, shares = partition_dataset(settings, data)
     data, notes = apply_label_mode(settings, data)
     return data, shares, notes
 
 
 def partition_dataset(settings: Settings, data: Dataset) -> tuple[Dataset, Partition]:
-    """Who holds which pictures; where clients are domains, all pictures as their clients have them."""
+    """Return which client has which images; where clients are domains, the data with each domain's transform."""
     rng = Rng((settings.seed,)).child("partition").numpy()
     shares = partition(settings.partition, data, settings.clients, rng, settings.server_fraction)
     if parse_partition(settings.partition).domains:
@@ -32,7 +32,7 @@ def partition_dataset(settings: Settings, data: Dataset) -> tuple[Dataset, Parti
 
 
 def apply_label_mode(settings: Settings, data: Dataset) -> tuple[Dataset, list[str]]:
-    """The data with labels where the run takes them, and what a person should know of it."""
+    """Return the data, without labels if the run does not use them, and warnings about it."""
     notes = _notes(settings, data)
     labelled = settings.labels == "auto" and data.train.labels is not None
     if labelled and settings.partition == "folders" and data.classes == data.groups:
@@ -42,15 +42,13 @@ def apply_label_mode(settings: Settings, data: Dataset) -> tuple[Dataset, list[s
 
 
 def _notes(s: Settings, data: Dataset) -> list[str]:
-    """What looks like a misunderstanding."""
+    """Warnings about data that was probably meant differently."""
     notes = []
     if data.groups and data.groups != data.classes and s.partition != "folders":
-        notes.append(
-            f"{len(data.groups)} first-level sub-folders are not taken as clients; partition=folders does that"
-        )
+        notes.append(f"{len(data.groups)} first-level sub-folders are not used as clients; partition=folders does that")
     if (brightest := int(data.train.pixels.max())) < 32:
         notes.append(
-            f"the brightest of all pixels is {brightest} of 255, so pictures are nearly black; "
+            f"the brightest of all pixels is {brightest} of 255, so images are nearly black; "
             "12-bit values in 16-bit files must be rescaled to the full range first"
         )
     return notes

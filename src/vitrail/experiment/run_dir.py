@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from vitrail.utils import state as store
 from vitrail.utils.atomic import write_atomically
@@ -71,18 +71,15 @@ class RunDir:
         """Keep other processes out; the lock ends with the process, however it ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as e:
-            raise VitrailError(f"{self.path} cannot be written: {e.strerror}; choose another folder with out=") from e
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-        except BlockingIOError:
+            lock = FileLock(self.path / ".lock").acquire(timeout=0)
+        except Timeout:
             raise VitrailError(
                 f"{self.path} is in use by another process; wait for it, or choose another folder with out="
             ) from None
-        finally:
-            os.close(handle)
+        except OSError as e:
+            raise VitrailError(f"{self.path} cannot be written: {e.strerror}; choose another folder with out=") from e
+        with lock:
+            yield
 
     @property
     def split(self) -> str | None:

@@ -1,151 +1,177 @@
-"""What a run is: one validated description, from a method's name or a TOML file, plus `key=value` overrides."""
+"""Settings of a run: one validated description, from a method's name or a TOML file, and `key=value` overrides."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from dataclasses import Field as DataclassField
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from vitrail.experiment.validation import BadSettings, Problem, cross_checks, explain, once
-from vitrail.methods import METHODS, method_class
-from vitrail.methods.base import Method, Task
+from vitrail.methods.base import BaseMethod, Method, Task
+from vitrail.methods.registry import METHODS
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.registry import PLUGINS
 from vitrail.utils.renamed import current_settings, original_settings
 from vitrail.wire.message import digest
 
 
 class Settings(BaseModel):
-    """The settings every run has; each method adds its own."""
+    """Settings of every run; each method adds its own (see `settings_model`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
 
     method: Annotated[str, Field(description="what is trained: see `vitrail list`")]
-    data: Annotated[str, Field(description="where pictures come from: see `vitrail list`")] = "mnist5k"
-    size: Annotated[int | None, Field(ge=8, le=128, description="pictures are made this many pixels square")] = None
+    data: Annotated[str, Field(description="source of the images: see `vitrail list`")] = "mnist5k"
+    size: Annotated[int | None, Field(ge=8, le=128, description="width and height of the images in pixels")] = None
     test_fraction: Annotated[
-        float, Field(gt=0, lt=1, description="share held out, by content, where the data has no test set of its own")
+        float, Field(gt=0, lt=1, description="share of test images, by content, if the data has no test set")
     ] = 0.2
-    labels: Annotated[Literal["auto", "ignore"], Field(description="use labels where there are any, or not")] = "auto"
-    clients: Annotated[int, Field(ge=1, le=1_000_000, description="how many clients share the data")] = 10
-    partition: Annotated[str, Field(description="who holds which pictures: see `vitrail list`")] = "iid"
-    server_fraction: Annotated[float, Field(ge=0, lt=1, description="share of the pictures the server holds")] = 0.0
-    rounds: Annotated[int, Field(ge=1, le=1_000_000, description="rounds of communication")] = 20
-    clients_per_round: Annotated[
-        int | None, Field(ge=1, description="clients drawn for each round; all by default")
-    ] = None
+    labels: Annotated[Literal["auto", "ignore"], Field(description="use labels where available, or not")] = "auto"
+    clients: Annotated[int, Field(ge=1, le=1_000_000, description="number of clients")] = 10
+    partition: Annotated[str, Field(description="which client has which images: see `vitrail list`")] = "iid"
+    server_fraction: Annotated[float, Field(ge=0, lt=1, description="share of the images that the server has")] = 0.0
+    rounds: Annotated[int, Field(ge=1, le=1_000_000, description="communication rounds")] = 20
+    clients_per_round: Annotated[int | None, Field(ge=1, description="clients selected per round; default: all")] = None
     client_dropout: Annotated[
-        float, Field(ge=0, lt=1, description="simulated chance that a client does not answer")
+        float, Field(ge=0, lt=1, description="simulated probability that a client does not reply")
     ] = 0.0
-    quorum: Annotated[int, Field(ge=1, description="answers a round needs; with fewer the model stays as it was")] = 1
+    quorum: Annotated[int, Field(ge=1, description="replies that a round needs; with fewer it is discarded")] = 1
     aggregation: Annotated[
         Literal["mean", "median", "trimmed_mean"],
-        Field(
-            description="how the server combines clients' models; median and trimmed_mean withstand a few false ones"
-        ),
+        Field(description="how the server combines clients' models; median and trimmed_mean tolerate a few false ones"),
     ] = "mean"
     trim: Annotated[
         float,
-        Field(gt=0, lt=0.5, description="trimmed_mean: share of the clients removed at either end, per coordinate"),
+        Field(gt=0, lt=0.5, description="trimmed_mean: share of the clients removed at each end, per coordinate"),
     ] = 0.1
     secagg_threshold: Annotated[
-        int, Field(ge=0, description="secure aggregation: clients that must remain to open a sum; 0: none is used")
+        int, Field(ge=0, description="secure aggregation: clients that must remain to open a sum; 0: off")
     ] = 0
     noise_source: Annotated[
         Literal["seed", "os"],
         Field(
             description="source of noise and secrets: the seed (reproducible, for simulations) or the operating system "
-            "(the default of deployments; nothing else is private there)"
+            "(the default of deployments; required there for privacy)"
         ),
     ] = "seed"
     budget: Annotated[
-        float | None, Field(gt=0, description="the ε that each client may spend in all runs together; it refuses more")
+        float | None, Field(gt=0, description="ε that each client may spend in all runs together; it refuses more")
     ] = None
     budget_name: Annotated[
-        str, Field(description="the name under which clients keep their budgets; by default the data's")
+        str, Field(description="name under which clients store their budgets; default: the data's name")
     ] = ""
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="everything random follows from it")] = 0
-    init_from: Annotated[str | None, Field(description="an earlier run's folder to start from")] = None
-    out: Annotated[str, Field(min_length=1, description="the run's folder; by default a new one below runs/")] = ""
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="seed of all randomness")] = 0
+    init_from: Annotated[str | None, Field(description="folder of an earlier run to start from")] = None
+    out: Annotated[str, Field(min_length=1, description="the run's folder; default: a new one below runs/")] = ""
     workers: Annotated[
         int | Literal["auto"],
-        Field(description="processes that train clients; auto: one per core. Never changes a bit"),
+        Field(description="processes that train clients; auto: one per core. Does not change the result"),
     ] = "auto"
     engine: Annotated[
         Literal["embedded", "flower"],
-        Field(description="what carries messages: processes of this one, or Flower. Never changes a bit"),
+        Field(description="what carries messages: local processes, or Flower. Does not change the result"),
     ] = "embedded"
     timeout: Annotated[
-        float, Field(gt=0, le=30 * 86400, description="engine=flower: seconds that a client has to answer")
+        float, Field(gt=0, le=30 * 86400, description="engine=flower: seconds that a client has to reply")
     ] = 3600.0
-    device: Annotated[str, Field(description="torch device of the clients; auto: a GPU where there is one")] = "auto"
-    grids: Annotated[int, Field(ge=0, description="how many sample grids to write along the way")] = 8
+    device: Annotated[str, Field(description="torch device of the clients; auto: a GPU if there is one")] = "auto"
+    grids: Annotated[int, Field(ge=0, description="number of sample grids to write during the run")] = 8
     eval_every: Annotated[
         int | None,
-        Field(
-            ge=0,
-            description="rounds between measurements of fd; 0: none, and no best round. By default about ten in all",
-        ),
+        Field(ge=0, description="rounds between evaluations; 0: none, and no best round. Default: about ten in all"),
     ] = None
-    tensorboard: Annotated[
-        bool, Field(description="write TensorBoard events too (pip install 'vitrail[tensorboard]')")
-    ] = False
+    tensorboard: Annotated[bool, Field(description="write TensorBoard events (pip install 'vitrail[tensorboard]')")] = (
+        False
+    )
+    callbacks: Annotated[str, Field(description="names of registered callbacks, separated by commas")] = ""
 
 
-FREE = (
-    "out",
-    "workers",
-    "engine",
-    "timeout",
-    "grids",
-    "eval_every",
-    "tensorboard",
-    "init_from",
-)  # settings that cannot change a bit, or count by their content
-LATER = {
-    "aggregation": "mean",
-    "trim": 0.1,
-}  # newer than version 0.1.0: at these values a run keeps the id it had there
+# Settings that do not change the result, or count by their content: they are not part of a run's identity.
+FREE = ("out", "workers", "engine", "timeout", "grids", "eval_every", "tensorboard", "callbacks", "init_from")
+# Settings added after version 0.1.0: at these values a run has the identity it had there.
+ADDED_LATER = {"aggregation": "mean", "trim": 0.1}
+
+
+def settings_model(method: str) -> type[Settings]:
+    """Return the pydantic model of a method's settings: those of every run, and the fields of the method's class.
+
+    Raises:
+        VitrailError: If there is no such method, or its class cannot be used as one.
+    """
+    return _model_of(METHODS[method])
 
 
 @cache
-def settings_model(method: str) -> type[Settings]:
-    """The settings of a method: those of every run, and its own."""
-    cls = method_class(method)
-    hints = get_type_hints(cls, include_extras=True)
-    own: dict[str, Any] = {
-        f.name: (hints[f.name], f.default if f.default is not MISSING else ...) for f in fields(cls) if f.name != "task"
-    }
-    for name, default in cls.defaults.items():
-        base = Settings.model_fields[name]
-        own[name] = (Annotated[base.annotation, *base.metadata, Field(description=base.description)], default)
-    model: type[Settings] = create_model(f"{cls.__name__}Settings", __base__=Settings, **own)
+def _model_of(cls: type[BaseMethod]) -> type[Settings]:
+    own = {f.name: f for f in _method_fields(cls)}
+    if taken := [name for name in own if name in Settings.model_fields]:
+        raise VitrailError(f"{cls.__name__}.{taken[0]}: every run has a setting of this name; rename the field")
+    try:
+        hints = get_type_hints(cls, include_extras=True)
+        found: dict[str, Any] = {name: (hints[name], _default(f)) for name, f in own.items()}
+        for name, default in cls.defaults.items():
+            base = Settings.model_fields[name]
+            found[name] = (Annotated[base.annotation, *base.metadata, Field(description=base.description)], default)
+        model: type[Settings] = create_model(f"{cls.__name__}Settings", __base__=Settings, **found)
+    except (NameError, KeyError, PydanticUserError) as e:
+        raise VitrailError(
+            f"{cls.__name__}: its fields cannot be settings ({str(e).splitlines()[0]}); annotate them with int, float, "
+            "str or bool, and list only common settings in `defaults`"
+        ) from e
     return model
 
 
-def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
-    """Settings from a method's name or a TOML file, and overrides; every problem is reported at once.
+def _default(field_: DataclassField[Any]) -> Any:
+    if field_.default_factory is not MISSING:
+        return Field(default_factory=field_.default_factory)
+    return field_.default if field_.default is not MISSING else ...
 
-    >>> resolve("prism", {"clients": 4}).clients
-    4
-    >>> resolve("prism", {"clints": 4, "rounds": 0})
-    Traceback (most recent call last):
-    vitrail.experiment.validation.BadSettings: 2 problems with the settings:
-      rounds = 0: must be at least 1 (default 12)
-      clints = 4: not a setting; did you mean clients?
+
+def _method_fields(cls: type[BaseMethod]) -> list[DataclassField[Any]]:
+    """The fields of a method's class that are settings; a class that is not a complete method is refused."""
+    name = cls.__name__
+    if not issubclass(cls, BaseMethod):
+        raise VitrailError(f"{name} does not derive from vitrail.BaseMethod, as a method must")
+    if missing := sorted(cls.__abstractmethods__):
+        raise VitrailError(f"{name} does not define {', '.join(missing)}; see vitrail.Method for what each must do")
+    if "__annotations__" in vars(cls) and "__dataclass_fields__" not in vars(cls):
+        raise VitrailError(f"{name} has fields but is not a dataclass; decorate it with @dataclass(frozen=True)")
+    return [f for f in fields(cls) if f.name != "task" and f.init]
+
+
+def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
+    """Return validated settings.
+
+    Args:
+        what: A method's name, the path of a TOML file, or settings by name.
+        overrides: Settings that take precedence.
+
+    Raises:
+        BadSettings: With every problem and its remedy.
+
+    Example:
+        >>> resolve("prism", {"clients": 4}).clients
+        4
+        >>> resolve("prism", {"clints": 4, "rounds": 0})
+        Traceback (most recent call last):
+        vitrail.experiment.validation.BadSettings: 2 problems with the settings:
+          rounds = 0: must be at least 1 (default 12)
+          clints = 4: not a setting; did you mean clients?
     """
-    values = {**(one(what) if isinstance(what, str) else what), **overrides}
+    values = {**(read_one(what) if isinstance(what, str) else what), **overrides}
     method = values.get("method", "")
     problems: list[Problem] = []
     try:
         model = settings_model(str(method))
     except VitrailError as e:
-        problems.append(Problem("method", method, str(e)))
+        problems.append(Problem("method", method, _method_problem(str(method), str(e))))
         model = Settings
     known = model.model_fields
     good: dict[str, Any] = {}
@@ -166,21 +192,35 @@ def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Sett
     return found
 
 
-def one(what: str) -> dict[str, Any]:
-    """What a method's name or a file of one run says."""
+def _method_problem(method: str, problem: str) -> str:
+    """Why a method's name cannot be used, and the remedy."""
+    if method in METHODS:
+        return problem
+    return problem.removeprefix(
+        f"{method} is "
+    ) + f". A method of your own must be registered: see {PLUGINS} in the docs" * ("did you mean" not in problem)
+
+
+def read_one(what: str) -> dict[str, Any]:
+    """Return the unchecked settings of one run, from a method's name or a file."""
     values = read(what)
     if "runs" in values or "each" in values:
-        raise VitrailError(f"{what} describes several runs; `vitrail compare {what}` plays them all")
+        raise VitrailError(f"{what} describes several runs; run them all with `vitrail compare {what}`")
     return values
 
 
 def read(what: str) -> dict[str, Any]:
-    """The settings of a method's name, or of a TOML file, as they stand there."""
+    """Return the unchecked settings of a method's name or of a TOML file.
+
+    Raises:
+        VitrailError: If the file cannot be read.
+    """
     path = Path(what)
     if not what.endswith(".toml"):
         if path.is_dir() and (path / "settings.toml").exists():
             raise VitrailError(
-                f"{what} is a run's folder; `vitrail resume {what}` goes on with it, {what}/settings.toml repeats it"
+                f"{what} is a run's folder; continue it with `vitrail resume {what}`, or repeat it with "
+                f"`vitrail run {what}/settings.toml out=...`"
             )
         return {"method": what}
     try:
@@ -195,10 +235,11 @@ def read(what: str) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`key=value` from the command line; the value is read as TOML where it is a number, a truth value or a list.
+    """Parse `key=value` of the command line; a number, boolean or quoted text is read as TOML.
 
-    >>> parse_override("clients=4"), parse_override("partition=dirichlet:0.3")
-    (('clients', 4), ('partition', 'dirichlet:0.3'))
+    Example:
+        >>> parse_override("clients=4"), parse_override("partition=dirichlet:0.3")
+        (('clients', 4), ('partition', 'dirichlet:0.3'))
     """
     key, equals, raw = text.partition("=")
     if not equals or not key:
@@ -211,26 +252,26 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def to_dict(settings: Settings) -> dict[str, Any]:
-    """Settings as they stand in a file."""
+    """Return settings as plain values, as a file stores them."""
     return settings.model_dump(exclude_none=True)
 
 
 def to_toml(settings: Settings, version: str) -> str:
-    """The resolved settings as a file that repeats the run."""
+    """Return the text of a settings file that repeats the run."""
     return f"# A run of vitrail {version}; `vitrail run THIS_FILE out=ELSEWHERE` repeats it.\n" + tomli_w.dumps(
         to_dict(settings)
     )
 
 
 def identity(settings: Settings, *content: str) -> bytes:
-    """A name for all that decides a run's bits: settings, and the content of its data and of what it starts from."""
-    decides = {k: v for k, v in to_dict(settings).items() if k not in FREE and LATER.get(k) != v}
+    """Return a digest of everything that decides a run's result: settings, data and start."""
+    decides = {k: v for k, v in to_dict(settings).items() if k not in FREE and ADDED_LATER.get(k) != v}
     return digest("run", tomli_w.dumps(dict(sorted(original_settings(decides).items()))), *content)
 
 
 def build_method(settings: Settings, task: Task) -> Method:
-    """The method with its own settings, and the task all parties share."""
-    cls = method_class(settings.method)
-    own = {f.name: getattr(settings, f.name) for f in fields(cls) if f.name != "task"}
+    """Return the method that the settings describe, with its task."""
+    cls = METHODS[settings.method]
+    own = {f.name: getattr(settings, f.name) for f in fields(cls) if f.name != "task" and f.init}
     method: Method = cls(task=task, **own)
     return method

@@ -1,4 +1,4 @@
-"""A run for TensorBoard: `tensorboard=true`, then `tensorboard --logdir RUN`."""
+"""TensorBoard events of a run: `tensorboard=true`, then `tensorboard --logdir RUN`."""
 
 from __future__ import annotations
 
@@ -7,41 +7,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from vitrail.experiment.callbacks import Callback
 from vitrail.utils.errors import VitrailError
 
 if TYPE_CHECKING:
     from vitrail.engines.rounds import RoundResult
     from vitrail.experiment.plan import Plan
-    from vitrail.experiment.runner import Run
+    from vitrail.experiment.run import Run
 
 
 def check_installed() -> None:
-    """Refuse early where TensorBoard is missing."""
+    """Raise VitrailError if TensorBoard is not installed."""
     try:
         import tensorboard  # noqa: F401
     except ImportError:
         raise VitrailError(
-            "tensorboard=true: TensorBoard is not installed; `pip install 'vitrail[tensorboard]'` does it, "
+            "tensorboard=true: TensorBoard is not installed; install it with `pip install 'vitrail[tensorboard]'`, "
             "or leave the setting out"
         ) from None
 
 
-class TensorBoardCallback:
-    """Watches a run: every number of metrics.jsonl, and the sample grids."""
+class TensorBoardCallback(Callback):
+    """Writes every number of metrics.jsonl and the sample grids as TensorBoard events."""
 
-    def begin(self, plan: Plan, done: int) -> None:
-        """Open the events of this run; what a killed run wrote beyond its last checkpoint is purged."""
+    def on_run_start(self, plan: Plan, done: int) -> None:
+        """Open the event file; events after the last checkpoint of an interrupted run are purged."""
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder = plan.folder
         self.writer = SummaryWriter(str(plan.folder.path / "tensorboard"), purge_step=done + 1)
 
-    def during(self, outcome: RoundResult) -> None:
-        """Nothing: a round is written when it is over."""
-
-    def round(self, outcome: RoundResult, row: dict[str, Any]) -> None:
-        """Write a round, counted from 1."""
-        step = outcome.round + 1
+    def on_round_end(self, result: RoundResult, row: dict[str, Any]) -> None:
+        """Write one round; steps count from 1."""
+        step = result.round + 1
         for name, value in row.items():
             if isinstance(value, int | float) and name != "round":
                 group = "bytes" if name.startswith(("bytes_", "floats_")) else "run"
@@ -52,6 +50,6 @@ class TensorBoardCallback:
             self.writer.add_image("samples", pixels, step, dataformats="HWC")
         self.writer.flush()
 
-    def end(self, run: Run) -> None:  # noqa: ARG002
-        """Close the events."""
+    def on_run_end(self, run: Run) -> None:  # noqa: ARG002
+        """Close the event file."""
         self.writer.close()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.methods.base import Model, Task
-from vitrail.models.limits import fewest_coded_bytes
+from vitrail.models.kinds.seeded import fewest_coded_bytes
 from vitrail.nets import generators
 from vitrail.nets.masked import Masked
 from vitrail.nets.supermask import encode_mask

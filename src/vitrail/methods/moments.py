@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan, masks
@@ -29,8 +29,10 @@ from vitrail.methods.prism.loss import AveragedMoments, feature_sums, match_rele
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.feature_moments import FeatureMoments
 from vitrail.nets.features import choose_features, parse_layers, plan_of
+from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
-from vitrail.privacy.feature_sums import Plausible, noise_share, noised, pack, pooled_size, sensitivity, unpack, why
+from vitrail.privacy.feature_sum_messages import Plausible, pack, unpack
+from vitrail.privacy.feature_sums import noise_share, noised, pooled_size, sensitivity, why
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -70,7 +72,7 @@ class Moments(PrivateMethod):
     ] = 16_000
 
     # The network and its training on the server.
-    generator: Annotated[Literal["small", "resnet", "sngan", "dcgan"], Field(description="generator network")] = "small"
+    generator: Annotated[str, AfterValidator(GENERATORS.check), Field(description="generator network")] = "small"
     width: Annotated[float, Field(gt=0, le=8, description="channel multiplier of the generator")] = 1.0
     score_init: Annotated[
         Literal["normal", "uniform"], Field(description="initial scores: normal, N(0, score_std²), or uniform θ")

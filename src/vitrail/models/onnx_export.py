@@ -1,4 +1,4 @@
-"""A generator as an ONNX file: noise and labels in, pictures out, and no torch where it is used."""
+"""Export of a generator to an ONNX file: noise and labels in, images out; using it needs no torch."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail import __version__
+from vitrail.models.generator import Generator
 from vitrail.models.inspection import plain
-from vitrail.models.model_file import Generator
-from vitrail.nets.masked import Ensemble
-from vitrail.nets.mixture import Mixture
+from vitrail.models.kinds import kind_named
 from vitrail.utils.atomic import replacing
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
-TOLERANCE = 1e-4  # of a picture in [0, 1]: a fortieth of the step between two bytes
-CHECKED = (1, 10)  # pictures in the batches by which a file is compared with torch
+TOLERANCE = 1e-4  # for images in [0, 1]: a fortieth of the step between two bytes
+CHECKED = (1, 10)  # sizes of the batches by which a file is compared with torch
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far its pictures are from torch's."""
+    """An exported file.
+
+    Args:
+        path: The file.
+        bytes: Its size.
+        difference: Largest difference of a pixel in [0, 1] from torch's images.
+    """
 
     path: Path
     bytes: int
@@ -41,16 +46,16 @@ class Exported:
 
 
 def check_installed() -> None:
-    """Refuse early where the extra is missing."""
+    """Raise VitrailError if the extra `onnx` is not installed."""
     for name in ("onnx", "onnxruntime", "onnxscript"):
         try:
             importlib.import_module(name)
         except ImportError:
-            raise VitrailError(f'export: {name} is not installed; `pip install "vitrail[onnx]"` does it') from None
+            raise VitrailError(f'export: {name} is not installed; run `pip install "vitrail[onnx]"`') from None
 
 
-class _Pictures(nn.Module):
-    """What `Generator.sample` does with its noise and labels."""
+class _Images(nn.Module):
+    """Noise and labels to images in [0, 1], as in `Generator.sample`."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -62,51 +67,54 @@ class _Pictures(nn.Module):
 
 
 def export_onnx(generator: Generator, path: str | Path) -> Exported:
-    """Write a generator to an ONNX file, which takes its place only when it gives the pictures that torch gives."""
+    """Write a generator to an ONNX file; the file is kept only if its images are those of torch.
+
+    Args:
+        generator: A generator, for example of `vitrail.load`.
+        path: The file to write; its name ends in .onnx.
+
+    Returns:
+        The file, its size and the largest difference from torch's images.
+
+    Raises:
+        VitrailError: If the model kind has no ONNX form, the extra `onnx` is missing or the file would be wrong.
+    """
     path = Path(path)
     if path.suffix != ".onnx":
         raise VitrailError(f"{path}: give a name that ends in .onnx")
-    if isinstance(generator.net, Ensemble):
-        raise VitrailError(
-            "an ensemble draws a new mask for every batch, and an ONNX file holds one network; "
-            "export the run's model.safetensors, which is one mask"
-        )
-    if isinstance(generator.net, Mixture):
-        raise VitrailError(
-            "a mixture picks one of several generators for each picture, and an ONNX file holds one network; "
-            "export a single generator instead"
-        )
+    if generator.kind and (refusal := kind_named(generator.kind).onnx_refusal):
+        raise VitrailError(refusal)
     check_installed()
     import onnx
 
-    pictures = _Pictures(generator.net).eval()
+    images = _Images(generator.net).eval()
     with replacing(path, 0o644) as part:
         try:
-            proto = _traced(pictures, generator)
+            proto = _traced(images, generator)
             _forget_origin(proto)
             _store_signs(proto.graph)
             proto.producer_name, proto.producer_version = "vitrail", __version__
             onnx.helper.set_model_props(proto, {"vitrail": json.dumps(_facts(generator))})
             part.write_bytes(proto.SerializeToString())
             onnx.checker.check_model(str(part), full_check=True)
-            difference = max(_difference(part, pictures, generator, n) for n in CHECKED)
-            problem = f"its pictures differ from torch's by up to {difference:.2g}, more than {TOLERANCE:g}"
+            difference = max(_difference(part, images, generator, n) for n in CHECKED)
+            problem = f"its images differ from torch's by up to {difference:.2g}, more than {TOLERANCE:g}"
         except OSError:
             raise
-        except Exception as e:  # of three libraries, each with errors of its own
+        except Exception as e:  # three libraries, each with its own exceptions
             difference, problem = math.nan, f"{type(e).__name__}: {e}"
-        if not difference <= TOLERANCE:  # so that NaN is refused, too
-            raise VitrailError(f"{path} was not written, for it would not work ({problem}); please report this")
+        if not difference <= TOLERANCE:  # NaN is refused, too
+            raise VitrailError(f"{path} was not written because it would not work ({problem}); please report this")
     return Exported(path, path.stat().st_size, difference)
 
 
 def usage(generator: Generator, path: Path) -> str:
-    """Three lines of Python that draw pictures from the file."""
+    """Return three lines of Python that generate images with the file."""
     label = f', "label": np.arange(8) % {len(generator.classes)}' if generator.classes else ""
     return (
         "import numpy as np, onnxruntime\n"
         f"net = onnxruntime.InferenceSession({json.dumps(str(path))})\n"
-        f'(pictures,) = net.run(None, {{"z": np.random.randn(8, {generator.z}).astype("float32"){label}}})'
+        f'(images,) = net.run(None, {{"z": np.random.randn(8, {generator.z}).astype("float32"){label}}})'
     )
 
 
@@ -118,18 +126,18 @@ def _inputs(generator: Generator, n: int) -> dict[str, Tensor]:
     return inputs
 
 
-def _traced(pictures: nn.Module, generator: Generator) -> Any:
-    """The graph as torch's exporter makes it, for batches of any size."""
-    inputs = _inputs(generator, 2)  # a batch of one would be taken for a constant
+def _traced(images: nn.Module, generator: Generator) -> Any:
+    """Return the graph of torch's exporter, for batches of any size."""
+    inputs = _inputs(generator, 2)  # the exporter would take a batch of one for a constant
     n = torch.export.Dim("n")
     with _quiet():
         program: Any = torch.onnx.export(
-            pictures,
+            images,
             kwargs=inputs,
             dynamo=True,
             verbose=False,
             input_names=list(inputs),
-            output_names=["pictures"],
+            output_names=["images"],
             dynamic_shapes={name: {0: n} for name in inputs},
         )
     return program.model_proto
@@ -137,7 +145,7 @@ def _traced(pictures: nn.Module, generator: Generator) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter talks of packages that it does not need, and of its own deprecations."""
+    """Silence the exporter, which warns of packages that it does not need and of its own deprecations."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -148,7 +156,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _forget_origin(proto: Any) -> None:
-    """Take out stack traces with this machine's paths; the file is for others."""
+    """Remove stack traces, which contain local paths; the file is for others."""
     graph = proto.graph
     del graph.value_info[:]
     for item in (proto, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
@@ -157,7 +165,7 @@ def _forget_origin(proto: Any) -> None:
 
 
 def _store_signs(graph: Any) -> None:
-    """Weights of {-a, 0, +a} become one byte each and a, without loss: a quarter of float32."""
+    """Store weights of {-a, 0, +a} as one byte each and a, without loss: a quarter of float32."""
     from onnx import helper, numpy_helper
 
     kept, nodes = [], []
@@ -179,7 +187,7 @@ def _store_signs(graph: Any) -> None:
 
 
 def _magnitudes(weights: NDArray[Any]) -> tuple[NDArray[np.float32], int] | None:
-    """The a of a layer, or of each of its channels where the exporter has joined a BatchNorm to it; else nothing."""
+    """Return the a of a layer, or of each channel where the exporter folded a BatchNorm into it, and its axis."""
     if weights.dtype != np.float32 or weights.ndim < 2:
         return None
     size = np.abs(weights)
@@ -193,13 +201,13 @@ def _magnitudes(weights: NDArray[Any]) -> tuple[NDArray[np.float32], int] | None
 
 
 def _facts(generator: Generator) -> dict[str, Any]:
-    """What a person should know of the file."""
+    """Return the facts that are stored in the file."""
     facts = {"classes": list(map(str, generator.classes)), "z": generator.z, "shape": list(generator.shape)}
     return {"vitrail": __version__, **facts, "about": plain(generator.about)}
 
 
-def _difference(path: Path, pictures: nn.Module, generator: Generator, n: int) -> float:
-    """How far a batch of the file's pictures is from torch's, at most."""
+def _difference(path: Path, images: nn.Module, generator: Generator, n: int) -> float:
+    """Return the largest difference between a batch of the file's images and torch's."""
     import onnxruntime
 
     inputs = _inputs(generator, n)
@@ -207,9 +215,9 @@ def _difference(path: Path, pictures: nn.Module, generator: Generator, n: int) -
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    (made,) = session.run(["pictures"], {name: x.numpy() for name, x in inputs.items()})
+    (made,) = session.run(["images"], {name: x.numpy() for name, x in inputs.items()})
     with torch.no_grad():
-        expected = pictures(**inputs).numpy()
+        expected = images(**inputs).numpy()
     if made.shape != expected.shape:
-        raise ValueError(f"pictures of {made.shape} in place of {expected.shape}")
+        raise ValueError(f"images of {made.shape} instead of {expected.shape}")
     return float(np.abs(made - expected).max())

@@ -79,6 +79,10 @@ class Content(nn.Module):
             h = double(h) + self.convolutions[k + 1](F.relu(norm(k + 1, inner)))
         return torch.tanh(self.last(F.relu(norm(self.layers - 1, h))))
 
+    def feature_maps(self, side: int) -> list[tuple[int, int]]:
+        """Return (channels, height) of the largest feature map."""
+        return [(max(self.features, self.last.out_channels), side)]
+
 
 class Style(nn.Module):
     """What is private of the generator: the vectorizer G^s: z^s -> s, and the maps from s to BatchNorm's γ and β."""

@@ -1,61 +1,37 @@
-"""Perceptual features ψ: ReLU outputs of a frozen network in the style of VGG (Simonyan & Zisserman 2015).
+"""Feature networks by name, with the public facts about each: what it was trained on.
 
-Two networks of our own come with the package, each trained on one public data set alone, so that there is
-always a ψ that has never seen the data. VGG19 is the ψ of the PRISM paper; its weights are fetched once.
+Two small networks come with the package, each trained on one public data set only, so that there is always one that
+has never seen the data. VGG19 is the network of the PRISM paper; its weights are downloaded once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
-from vitrail.nets.pixels import differentiates, resize, widen
+from vitrail.nets.feature_network import Features, LayerPlan
 from vitrail.nets.pretrained import find_weights, read_tensors, take
-from vitrail.nets.winograd import Tile, convolve, tile_for, transform
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.paths import data_home as default_home
+from vitrail.utils.registry import Registry
+
+__all__ = [
+    "FEATURES",
+    "FeatureNetwork",
+    "Features",
+    "LayerPlan",
+    "choose_features",
+    "load_features",
+    "parse_layers",
+    "plan_of",
+    "was_trained_on",
+]
 
 WEIGHTS = Path(__file__).parent / "weights"
-VGG19_SMALLER = "vgg19_normalised_features_fp16.safetensors"  # convolutions alone, scaled per channel
+VGG19_SMALLER = "vgg19_normalised_features_fp16.safetensors"  # convolutions only, scaled per channel
 VGG19_URL = "https://download.pytorch.org/models/vgg19-dcbb9e9d.pth"  # torchvision's
-
-FEATURES: dict[str, str] = {
-    "vitrail-fashion": "small network of our own (7 layers, 0.4 MB), trained on Fashion-MNIST alone",
-    "vitrail-cifar": "small network of our own (7 layers, 0.4 MB), trained on 10,000 of CIFAR-10 alone",
-    "vgg19": "VGG19 (16 layers, 20 million weights, fetched once), trained on ImageNet",
-}
-TRAINED_ON = {"vitrail-fashion": "fashion-mnist", "vitrail-cifar": "cifar10", "vgg19": "imagenet"}
-
-
-@dataclass(frozen=True)
-class LayerPlan:
-    """Widths of the 3x3 convolutions, block by block; the pool between them; how pictures are normalised."""
-
-    blocks: tuple[tuple[int, ...], ...]
-    pool: str  # "average" or "max"
-    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)  # in [-1, 1]
-    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Channels of every layer."""
-        return tuple(width for block in self.blocks for width in block)
-
-    @property
-    def opens(self) -> tuple[int, ...]:
-        """The layers that stand behind a pool."""
-        return tuple(sum(map(len, self.blocks[:b])) for b in range(1, len(self.blocks)))
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        """Where each convolution stands in torchvision's list, which counts ReLUs and pools too."""
-        return tuple(2 * layer + sum(o <= layer for o in self.opens) for layer in range(len(self.widths)))
-
 
 # Average pooling gives every pixel a gradient. ImageNet's mean and std are moved from [0, 1] to [-1, 1].
 SMALL = LayerPlan(((16,), (32, 32), (64, 64), (96, 96)), "average")
@@ -67,152 +43,157 @@ VGG19 = LayerPlan(
 )
 
 
-class Features(nn.Module):
-    """ψ, frozen: pictures in [-1, 1], grey or colour, to the ReLU outputs of the chosen layers (or all).
+class FeatureNetwork:
+    """Facts about a feature network; subclass it and register the subclass in FEATURES.
 
-    >>> psi = load_features("vitrail-fashion")
-    >>> x = torch.zeros(2, 1, 32, 32)
-    >>> [tuple(y.shape[1:]) for y in psi(x)][-1], tuple(psi.flat(x).shape)
-    ((96, 4, 4), (2, 44032))
-    >>> psi.layers = (0, 2)
-    >>> psi.dim((1, 32, 32))
-    24576
+    All registered networks consist of convolutions and ReLUs. Their outputs are therefore at least 0, on which the
+    sensitivity of private feature sums depends. Evaluation never ranks a model by a network that it was trained
+    against, and a run is never called private if its network was trained on the run's data.
+
+    Example:
+        >>> import tempfile
+        >>> from safetensors.torch import save_file
+        >>> file = Path(tempfile.mkdtemp()) / "xray.safetensors"
+        >>> weights = {"features.0.weight": torch.ones(8, 3, 3, 3), "features.0.bias": torch.zeros(8)}
+        >>> save_file(weights, file)
+        >>> @FEATURES.register("xray", "one layer, trained on ChestX-ray14")
+        ... class Xray(FeatureNetwork):
+        ...     plan = LayerPlan(((8,),), "average")
+        ...     trained_on = "chestx-ray14"
+        ...     data_words = ("chestxray", "nih")
+        ...
+        ...     @classmethod
+        ...     def weights(cls, home):
+        ...         return file
+        >>> load_features("xray").dim((1, 32, 32)), was_trained_on("xray", "folder:NIH-images")
+        (8192, True)
     """
 
-    mean: Tensor
-    std: Tensor
+    plan: ClassVar[LayerPlan]
+    """The layers of the network."""
+    trained_on: ClassVar[str]
+    """The public data set that the network was trained on; it is quoted in ledgers and reports."""
+    data_words: ClassVar[tuple[str, ...]] = ()
+    """Words, without hyphens and underscores, by which the name of a data source refers to that data set."""
 
-    def __init__(self, name: str, plan: LayerPlan, layers: tuple[int, ...] | None = None) -> None:
-        super().__init__()
-        self.name, self.plan, self.layers = name, plan, layers
-        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise((3, *plan.widths)))
-        self.register_buffer("mean", torch.tensor(plan.mean).view(3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(plan.std).view(3, 1, 1), persistent=False)
-        self._transformed: dict[tuple[int, Tile], tuple[tuple[int, int], Tensor]] = {}
-        self.eval().requires_grad_(False)
+    @classmethod
+    def weights(cls, home: Path) -> Path:
+        """Return the file of the weights; `home` is the folder for downloads.
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Which ReLU outputs are given, from 0; nothing beyond the last of them is computed."""
-        return self._layers
+        A .safetensors or .pth file with tensors `features.N.weight` and `features.N.bias`, where N is the index of
+        the convolution in torchvision's list of layers (`LayerPlan.positions`).
+        """
+        raise NotImplementedError(f"{cls.__name__} must implement weights(home)")
 
-    @layers.setter
-    def layers(self, layers: tuple[int, ...] | None) -> None:
-        depth = len(self.plan.widths)
-        chosen = tuple(range(depth)) if layers is None else tuple(sorted(set(layers)))
-        if not chosen or chosen[0] < 0 or chosen[-1] >= depth:
-            raise VitrailError(f"layers {layers} of {self.name}: give one or more of 0 to {depth - 1}")
-        self._layers = chosen
 
-    def train(self, mode: bool = True) -> Features:  # noqa: ARG002
-        """Stay in evaluation mode: ψ is never trained."""
-        return super().train(False)
+class VitrailFashion(FeatureNetwork):
+    """The small network trained on Fashion-MNIST."""
 
-    def forward(self, x: Tensor) -> list[Tensor]:
-        """The chosen layers' outputs, each (n, channels, height, width), first layer first."""
-        if x.ndim != 4 or x.shape[1] not in (1, 3):
-            raise VitrailError(f"features of an array {tuple(x.shape)}: give pictures (n, 1 or 3, height, width)")
-        y = (x.expand(-1, 3, -1, -1) - self.mean) / self.std
-        if differentiates(x):
-            return self.pixels_first(y)
-        outputs = []
-        for layer, conv in enumerate(self.convs[: self.layers[-1] + 1]):
-            y = functional.relu(conv(halve(y, self.plan.pool) if layer in self.plan.opens else y))
-            if layer in self.layers:
-                outputs.append(y)
-        return outputs
+    plan, trained_on, data_words = SMALL, "fashion-mnist", ("fashion", "fmnist")
 
-    def pixels_first(self, x: Tensor) -> list[Tensor]:
-        """The same, faster where it is differentiated; in memory the outputs are (h, w, n, c)."""
-        y = widen(x, self.weight(0), self.bias(0))
-        outputs = [y]
-        for layer in range(1, self.layers[-1] + 1):
-            if layer in self.plan.opens:
-                y = resize(y, lambda t: halve(t, self.plan.pool))
-            tile = tile_for(*y.shape[:2])
-            y = convolve(y, self.transformed(layer, tile), tile, self.bias(layer))
-            outputs.append(y)
-        return [outputs[layer].permute(2, 3, 0, 1) for layer in self.layers]
+    @classmethod
+    def weights(cls, home: Path) -> Path:  # noqa: ARG003
+        return WEIGHTS / "vitrail-fashion.safetensors"
 
-    def transformed(self, layer: int, tile: Tile) -> Tensor:
-        """A layer's weight for `convolve`, made anew only when the weight is another."""
-        weight = self.weight(layer)
-        now = (weight.data_ptr(), weight._version)
-        made_of, U = self._transformed.get((layer, tile), (None, weight))
-        if made_of != now:
-            U = transform(weight, tile)
-            self._transformed[layer, tile] = now, U
-        return U
 
-    def weight(self, layer: int) -> Tensor:
-        """A layer's weight."""
-        return self.get_parameter(f"convs.{layer}.weight")
+class VitrailCifar(FeatureNetwork):
+    """The small network trained on CIFAR-10; CINIC-10 contains CIFAR-10's images."""
 
-    def bias(self, layer: int) -> Tensor:
-        """A layer's bias."""
-        return self.get_parameter(f"convs.{layer}.bias")
+    plan, trained_on, data_words = SMALL, "cifar10", ("cifar", "cinic")
 
-    def flat(self, x: Tensor) -> Tensor:
-        """The same as one row a picture, positions kept: (n, dim)."""
-        return torch.cat([y.flatten(1) for y in self(x)], dim=1)
+    @classmethod
+    def weights(cls, home: Path) -> Path:  # noqa: ARG003
+        return WEIGHTS / "vitrail-cifar.safetensors"
 
-    def dim(self, shape: tuple[int, ...]) -> int:
-        """How many features a picture of this shape, (..., height, width), has."""
-        (h, w), total = shape[-2:], 0
-        for layer, width in enumerate(self.plan.widths):
-            if layer in self.plan.opens:
-                h, w = (h + 1) // 2, (w + 1) // 2
-            total += width * h * w * (layer in self.layers)
-        return total
+
+class Vgg19(FeatureNetwork):
+    """The network of the PRISM paper."""
+
+    plan, trained_on, data_words = VGG19, "imagenet", ("imagenet",)
+
+    @classmethod
+    def weights(cls, home: Path) -> Path:
+        return find_weights("features=vgg19", (VGG19_SMALLER,), VGG19_URL, home)
+
+
+FEATURES: Registry[type[FeatureNetwork]] = Registry(
+    "feature network",
+    "vitrail.features",
+    {
+        "vitrail-fashion": (
+            "vitrail.nets.features:VitrailFashion",
+            "small network of this package (7 layers, 0.4 MB), trained on Fashion-MNIST only",
+        ),
+        "vitrail-cifar": (
+            "vitrail.nets.features:VitrailCifar",
+            "small network of this package (7 layers, 0.4 MB), trained on 10,000 images of CIFAR-10 only",
+        ),
+        "vgg19": (
+            "vitrail.nets.features:Vgg19",
+            "VGG19 (16 layers, 20 million weights, downloaded once), trained on ImageNet",
+        ),
+    },
+)
+"""Feature networks that `features=NAME` accepts; see `FeatureNetwork`."""
 
 
 def plan_of(name: str) -> LayerPlan:
-    """How a network is built."""
-    return VGG19 if name == "vgg19" else SMALL
+    """Return the layers of a feature network."""
+    return FEATURES[name].plan
 
 
 def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
-    """Which layers of a network a setting names: all, or numbers from 0 such as 1,3,7.
+    """Parse the setting `layers`.
 
-    >>> parse_layers("vgg19", "all"), parse_layers("vgg19", "3,0")
-    (None, (0, 3))
+    Args:
+        name: The feature network.
+        text: "all", or indices from 0 such as "1,3,7".
+
+    Returns:
+        The indices in ascending order, or None for all.
+
+    Raises:
+        VitrailError: If an index is not one of the network's.
+
+    Example:
+        >>> parse_layers("vgg19", "all"), parse_layers("vgg19", "3,0")
+        (None, (0, 3))
     """
     if text == "all":
         return None
     depth = len(plan_of(name).widths)
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < depth for word in words):
-        raise VitrailError(f"layers={text}: give all, or numbers from 0 to {depth - 1} for {name}, such as layers=0,2")
+        raise VitrailError(
+            f"layers={text}: expected all, or numbers from 0 to {depth - 1} for {name}, such as layers=0,2"
+        )
     return tuple(sorted({int(word) for word in words}))
 
 
-def halve(y: Tensor, pool: str) -> Tensor:
-    """Half the size, an odd one rounded up, so that no picture is too small: 1x1 stays."""
-    return (functional.avg_pool2d if pool == "average" else functional.max_pool2d)(y, 2, ceil_mode=True)
-
-
-# Words that tell of a data set in a source's name; CINIC-10 holds CIFAR-10's pictures.
-_WORDS = {"fashion-mnist": ("fashion", "fmnist"), "cifar10": ("cifar", "cinic"), "imagenet": ("imagenet",)}
-
-
 def was_trained_on(features: str, data_name: str) -> bool:
-    """Whether a ψ was trained on this data, as far as the data's name tells.
+    """Return whether a feature network was trained on this data, judged by the data's name.
 
-    >>> saw("vitrail-fashion", "hf:zalando/fashion_mnist"), saw("vitrail-fashion", "mnist")
-    (True, False)
+    Example:
+        >>> was_trained_on("vitrail-fashion", "hf:zalando/fashion_mnist"), was_trained_on("vitrail-fashion", "mnist")
+        (True, False)
     """
-    plain = data_name.lower().replace("-", "").replace("_", "")
-    return any(word in plain for word in _WORDS[TRAINED_ON[features]])
+    network = FEATURES[features]
+    return any(_plain(word) in _plain(data_name) for word in network.data_words or (network.trained_on,))
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def choose_features(data_name: str) -> str:
-    """The ψ for a data source, never one trained on it.
+    """Choose the feature network for a data source: one that was never trained on it.
 
-    Fashion-MNIST and the colour sources take CIFAR-10's, all others Fashion-MNIST's. Only the name is known
-    of hf:, folder: and npz: sources; one that tells of both data sets takes VGG19.
+    Fashion-MNIST and the colour sources take CIFAR-10's network, all others Fashion-MNIST's. Of hf:, folder: and npz:
+    sources only the name is known; one that refers to both data sets takes VGG19.
 
-    >>> choose_features("mnist5k"), choose_features("fashion-mnist"), choose_features("cifar10:1")
-    ('vitrail-fashion', 'vitrail-cifar', 'vitrail-fashion')
+    Example:
+        >>> choose_features("mnist5k"), choose_features("fashion-mnist"), choose_features("cifar10:1")
+        ('vitrail-fashion', 'vitrail-cifar', 'vitrail-fashion')
     """
     fashion, cifar = was_trained_on("vitrail-fashion", data_name), was_trained_on("vitrail-cifar", data_name)
     if fashion and cifar:
@@ -222,14 +203,23 @@ def choose_features(data_name: str) -> str:
 
 
 def load_features(name: str, device: str | torch.device = "cpu", home: Path | None = None) -> Features:
-    """The feature network of this name, one of FEATURES; `home` is where fetched weights are kept."""
+    """Load a feature network with its weights.
+
+    Args:
+        name: One of FEATURES.
+        device: The device for the network.
+        home: Folder for downloaded weights; by default vitrail's data folder.
+
+    Raises:
+        VitrailError: If the name is not registered, or the weights cannot be found.
+        Malformed: If the weights' file is damaged or is of another network.
+    """
     if name not in FEATURES:
-        raise VitrailError(f"features={name}: there is no such network; choose one of {', '.join(FEATURES)}")
-    plan, path = SMALL, WEIGHTS / f"{name}.safetensors"
-    if name == "vgg19":
-        plan, path = VGG19, find_weights("features=vgg19", (VGG19_SMALLER,), VGG19_URL, home or default_home())
-    psi, tensors = Features(name, plan), read_tensors(path)
-    for place, conv in zip(plan.places, psi.convs, strict=True):
+        raise VitrailError(f"features={name} is not registered; choose one of {', '.join(FEATURES)}")
+    network = FEATURES[name]
+    path = network.weights(home or default_home())
+    psi, tensors = Features(name, network.plan), read_tensors(path)
+    for position, conv in zip(network.plan.positions, psi.convs, strict=True):
         for part, own in conv.named_parameters():
-            own.copy_(take(tensors, f"features.{place}.{part}", own.shape, path))
+            own.copy_(take(tensors, f"features.{position}.{part}", own.shape, path))
     return psi.to(device)

@@ -1,1 +1,5 @@
-"""Privacy: mechanisms, what they cost, the ledger that says so, clients' budgets, and attacks that check it."""
+"""Differential privacy: mechanisms and noise, accounting, ledgers and claims, clients' budgets, owners' policies.
+
+Mechanisms: mechanism, feature_sums, dpsgd, dpfedavg, with clipping and noise. Cost: accounting. What a run claims:
+claims, run_ledger, ledger, statement, warm_start; checked_ledger verifies it. What owners allow: budget, policy.
+"""

@@ -1,8 +1,8 @@
-"""What noise costs: ε at δ of releases put together, by dp-accounting; a second opinion by Opacus.
+"""Privacy accounting: ε at δ of composed releases by dp-accounting, checked by Opacus.
 
-A Gaussian release and any number of equal ones together have an exact profile (Balle and Wang 2018, Theorem 8; equal
-Gaussians compose to one of a √n times smaller multiplier, which is how dp-accounting itself composes them). Sampled
-releases and mixtures go through privacy loss distributions; integers of many dimensions through Rényi divergences.
+Any number of equal Gaussian releases have an exact profile (Balle and Wang 2018, Theorem 8): together they are one
+Gaussian release whose multiplier is √n times smaller. Sampled releases and mixtures are composed by privacy loss
+distributions, vectors of integers by Rényi divergences.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import Any
 from vitrail.privacy.mechanism import Noise
 from vitrail.utils.errors import VitrailError
 
-Spent = Sequence[tuple[Noise, int]]  # a kind of noise, and how many answers were given with it
-HUGE = (
-    2000.0  # above it ε is bounded in closed form: its exact value means nothing, and would take minutes or gigabytes
-)
-SMALLEST = 0.007  # a multiplier at which ε is about 10,000: below it nothing is said
+Spent = Sequence[tuple[Noise, int]]  # kinds of noise, each with the number of answers that have it
+HUGE = 2000.0  # above it ε is bounded in closed form: exact values are of no use, and take minutes or gigabytes
+SMALLEST = 0.007  # a multiplier at which ε is about 10,000: below it ε counts as infinite
 
 
 def _releases(spent: Spent) -> dict[Noise, int]:
-    """Single releases by kind; a multiplier of zero is no noise."""
+    """Return the number of single releases of each kind of noise."""
     found: dict[Noise, int] = {}
     for noise, answers in spent:
         if answers:
@@ -46,7 +44,7 @@ def _epsilon(kinds: tuple[tuple[Noise, int], ...], delta: float) -> float:
     elif (divergence := sum(n * _order_two(noise) for noise, n in kinds)) > HUGE:
         return divergence + math.log(1 / delta)  # ε <= D_α + log(1/δ) / (α - 1), Mironov 2017
     else:
-        coarse = 1e-3  # of the losses' grid, rounded up: ten times faster than by default, ε at most 0.01% above
+        coarse = 1e-3  # grid of the losses, rounded up: ten times faster than the default, ε at most 0.01% larger
         accountant = dp.pld.PLDAccountant(
             dp.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=coarse
         )
@@ -56,7 +54,7 @@ def _epsilon(kinds: tuple[tuple[Noise, int], ...], delta: float) -> float:
 
 
 def _order_two(noise: Noise) -> float:
-    """Rényi divergence of order 2 of one Poisson-sampled Gaussian release: log(1 + q² (exp(1/σ²) - 1)).
+    """Return the Rényi divergence of order 2 of a Poisson-sampled Gaussian: log(1 + q² (exp(1/σ²) - 1)).
 
     >>> _order_two(Noise(0.5)), round(_order_two(Noise(0.01, rate=0.5)), 3)
     (4.0, 9998.614)
@@ -75,7 +73,7 @@ def _event(noise: Noise) -> Any:
 
 
 def accountant_of(spent: Spent) -> str:
-    """The name of what `epsilon` computes with."""
+    """Return the name of the accountant that `epsilon` uses for these releases."""
     kinds = list(_releases(spent))
     if any(noise.discrete for noise in kinds):
         return "dp-accounting, Rényi"
@@ -85,12 +83,20 @@ def accountant_of(spent: Spent) -> str:
 
 
 def epsilon(spent: Spent, delta: float) -> float:
-    """ε at δ of all these answers together; infinite where one has no noise.
+    """Return ε at δ of all answers together.
 
-    >>> round(epsilon([(Noise(0.508163), 1)], 1e-5), 3)
-    9.8
-    >>> epsilon([], 1e-5)
-    0.0
+    Args:
+        spent: Kinds of noise, each with the number of answers that have it.
+        delta: δ.
+
+    Returns:
+        ε; infinite if any answer has no noise, 0 if there are no answers.
+
+    Example:
+        >>> round(epsilon([(Noise(0.508163), 1)], 1e-5), 3)
+        9.8
+        >>> epsilon([], 1e-5)
+        0.0
     """
     kinds = _releases(spent)
     if not kinds:
@@ -101,7 +107,11 @@ def epsilon(spent: Spent, delta: float) -> float:
 
 
 def second_opinion(spent: Spent, delta: float) -> tuple[str, float]:
-    """The same by Opacus: its accountant's name, and ε."""
+    """Return ε at δ by Opacus, as an independent check of `epsilon`.
+
+    Returns:
+        The name of the accountant, and ε.
+    """
     import numpy as np
     from opacus.accountants import PRVAccountant, RDPAccountant
 
@@ -112,7 +122,7 @@ def second_opinion(spent: Spent, delta: float) -> tuple[str, float]:
     by_orders.history = by_losses.history = [(noise.multiplier, noise.rate, n) for noise, n in kinds.items()]
     orders = [1 + x / 50 for x in range(1, 500)] + [float(x) for x in range(11, 300)]
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an order at the end of its range: it only bounds the other's error
+        warnings.simplefilter("ignore")  # about orders at the end of the range: this ε sets a tolerance
         above = float(by_orders.get_epsilon(delta, alphas=orders))
         if any(noise.discrete for noise in kinds):
             return "Opacus, Rényi", above
@@ -120,20 +130,29 @@ def second_opinion(spent: Spent, delta: float) -> tuple[str, float]:
 
 
 def multiplier_for(cost: Callable[[float], Spent], target: float, delta: float) -> float:
-    """The least noise multiplier whose ε at δ is at most `target`; `cost` says what is released at a multiplier.
+    """Return the smallest noise multiplier whose ε at δ is at most a target.
 
-    >>> round(multiplier_for(lambda m: [(Noise(m), 1)], 1.0, 1e-5), 4)
-    3.7306
+    Args:
+        cost: Returns what is released at a given multiplier.
+        target: Target ε.
+        delta: δ.
+
+    Raises:
+        VitrailError: The target is not positive, or no multiplier up to 1e7 reaches it.
+
+    Example:
+        >>> round(multiplier_for(lambda m: [(Noise(m), 1)], 1.0, 1e-5), 4)
+        3.7306
     """
     if not target > 0:
-        raise VitrailError(f"epsilon={target:g}: no noise gives that; it must be above 0")
+        raise VitrailError(f"epsilon={target:g}: must be above 0; no noise gives ε = 0")
     low, high = 2 * SMALLEST, 1.0
     while epsilon(cost(high), delta) > target:
         low, high = high, 2 * high
         if high > 1e7:
             raise VitrailError(
-                f"epsilon={target:g} at delta={delta:g} would take noise of more than {high:.0e} times the "
-                f"sensitivity; at that noise epsilon is still {epsilon(cost(high), delta):.3g}: ask for more than that"
+                f"epsilon={target:g} at delta={delta:g} needs noise of more than {high:.0e} times the sensitivity; at "
+                f"that noise epsilon is still {epsilon(cost(high), delta):.3g}: choose a larger epsilon than that"
             )
     if epsilon(cost(low), delta) <= target:
         return low
@@ -144,10 +163,11 @@ def multiplier_for(cost: Callable[[float], Spent], target: float, delta: float) 
 
 
 def answers_within(noise: Noise, target: float, delta: float, most: int = 10**6) -> int:
-    """How many answers with this noise stay within ε.
+    """Return how many answers with a given noise stay within a target ε at δ; at most about `most`.
 
-    >>> answers_within(Noise(10.0), 1.0, 1e-5)
-    7
+    Example:
+        >>> answers_within(Noise(10.0), 1.0, 1e-5)
+        7
     """
     if epsilon([(noise, 1)], delta) > target:
         return 0
@@ -161,7 +181,7 @@ def answers_within(noise: Noise, target: float, delta: float, most: int = 10**6)
 
 
 def delta_at(noise: Noise, answers: int, eps: float) -> float:
-    """δ at ε of equal Gaussian releases to all: the exact profile."""
+    """Return δ at ε of equal Gaussian releases without sampling: the exact profile."""
     from scipy.special import log_ndtr
 
     mu = math.sqrt(answers * noise.steps) / noise.multiplier
@@ -170,21 +190,32 @@ def delta_at(noise: Noise, answers: int, eps: float) -> float:
 
 
 def bernoulli_renyi(alpha: float, c: float) -> float:
-    """γ_α(c): the most that the Rényi divergence of one Bernoulli draw can be, its chance kept within [c, 1-c].
+    """Return γ_α(c): the largest Rényi divergence of one Bernoulli draw whose probability is within [c, 1-c].
 
-    Imola and Chaudhuri 2021; d draws cost at most d times as much, whatever the data.
+    Imola and Chaudhuri 2021; d draws cost at most d times as much, for all data.
 
-    >>> round(bernoulli_renyi(2.0, 0.1), 3)
-    2.093
+    Example:
+        >>> round(bernoulli_renyi(2.0, 0.1), 3)
+        2.093
     """
     return math.log(c**alpha * (1 - c) ** (1 - alpha) + (1 - c) ** alpha * c ** (1 - alpha)) / (alpha - 1)
 
 
 def amplified(multiplier: float, d: int, c: float, answers: int, delta: float) -> tuple[float, float]:
-    """ε at δ when masks are drawn from noised chances within [c, 1-c], and ε of the noise alone, both by Rényi.
+    """Return ε at δ of masks that are drawn from noised probabilities, by Rényi divergences.
 
-    At each order the divergence of an answer is the least of the noise's and d·γ_α(c); only then is it converted,
-    so it is never above the plain one.
+    At each order the divergence of an answer is the smaller of the noise's and d·γ_α(c). It is converted to ε
+    afterwards, so the result is never above that of the noise alone.
+
+    Args:
+        multiplier: Noise multiplier of the probabilities.
+        d: Bits per mask.
+        c: Probabilities are within [c, 1-c].
+        answers: Masks of one client.
+        delta: δ.
+
+    Returns:
+        ε with the draws, and ε of the noise alone.
     """
     import dp_accounting as dp
 

@@ -1,4 +1,4 @@
-"""What may be said of a run's privacy: every field of the ledger's opening entry, and one sentence."""
+"""The privacy claim of a run: the fields of a ledger's opening entry, and the claim in one sentence."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from vitrail.privacy.accounting import Spent, accountant_of, epsilon, second_opinion
 from vitrail.privacy.mechanism import Mechanism, Noise
 
-NOTHING = "not private: nothing was noised"
-SEED_IN_DEPLOYMENT = "its noise follows from the run's seed, which the server knows; use noise_source=os"
+NOTHING = "not private: no noise was added"
+SEED_IN_DEPLOYMENT = "its noise is derived from the run's seed, which the server knows; use noise_source=os"
 
 
 def claim(
     mechanism: Mechanism | None,
     answers: int,
     delta: float,
-    entropy: str,
+    noise_source: str,
     leaves: str = "",
     flaw: str = "",
     *,
@@ -26,34 +26,41 @@ def claim(
     deployed: bool = False,
     seeds: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """All that is claimed after this many answers of one client, as plain values.
+    """Return what is claimed after a number of answers of one client, as plain values.
 
     Args:
-        mechanism: What protects the data; None claims nothing.
-        answers: Answers of the client that answered most.
+        mechanism: What protects the data; None: the run is not private.
+        answers: Answers of the client that answered most often.
         delta: δ of the claim.
-        entropy: Where noise comes from: "os" or "seed".
-        leaves: What leaves a client, where no mechanism says so.
-        flaw: Why nothing may be claimed although there is a mechanism.
+        noise_source: Where noise comes from: "os" or "seed".
+        leaves: What leaves a client, where there is no mechanism to describe it.
+        flaw: Why the run is not private although it has a mechanism; empty: no such reason.
         before: Releases of the run that this one started from; they are composed with its own.
-        deployed: Whether clients were nodes of their own; otherwise the claim says that the run was simulated.
-        seeds: Seeds from which noise of this run, or of those before it, was drawn.
+        deployed: Whether clients were nodes; otherwise the claim states that the run was simulated.
+        seeds: Seeds from which noise of this run, or of runs before it, was drawn.
+
+    Returns:
+        The fields of the ledger's opening entry that describe privacy; `says` is the claim in one sentence.
+
+    Example:
+        >>> claim(None, 3, 1e-5, "os")["says"]
+        'not private: no noise was added'
     """
     if mechanism is None:
         return {"private": False, "says": NOTHING, "leaves": leaves}
-    if deployed and entropy != "os":
+    if deployed and noise_source != "os":
         flaw = flaw or SEED_IN_DEPLOYMENT
     releases = mechanism.answers(answers)
     spent = [*before, (mechanism.noise, releases)]
     eps = epsilon(spent, delta)
     other, check = second_opinion(spent, delta)
     noise = mechanism.noise
-    source = "the operating system" if entropy == "os" else "the run's seed"
+    source = "the operating system" if noise_source == "os" else "the run's seed"
     says = sentence(mechanism, eps, delta)
     if before and math.isfinite(eps):
         says += f", together with the run that it started from; by itself {epsilon(spent[-1:], delta):.3g}"
     if not deployed and not says.startswith("not private"):
-        says = f"simulated, with noise from {'the operating system' if entropy == 'os' else 'the seed'}: {says}"
+        says = f"simulated, with noise from {'the operating system' if noise_source == 'os' else 'the seed'}: {says}"
     found: dict[str, Any] = {
         "private": not mechanism.assumed and not flaw and math.isfinite(eps),
         "says": f"not private: {flaw}" if flaw else says,
@@ -77,7 +84,7 @@ def claim(
         "once": mechanism.once,
         "noise_seeds": list(seeds),
         "spent": write_spent(spent),
-        "trust": mechanism.trust if deployed else _simulated(mechanism.trust, entropy),
+        "trust": mechanism.trust if deployed else _simulated(mechanism.trust, noise_source),
         "leaves": mechanism.leaves,
     }
     if mechanism.assumed:
@@ -90,42 +97,53 @@ def claim(
 
 
 def write_spent(spent: Spent) -> list[dict[str, Any]]:
-    """Releases as plain values, from which a reader can compute ε again."""
+    """Return releases as plain values, from which a reader can recompute ε."""
     return [{**asdict(noise), "answers": answers} for noise, answers in spent]
 
 
 def read_spent(found: Sequence[dict[str, Any]]) -> list[tuple[Noise, int]]:
-    """The releases that a ledger records."""
+    """Return the releases that a ledger records; the inverse of `write_spent`.
+
+    Example:
+        >>> read_spent(write_spent([(Noise(2.0), 3)]))
+        [(Noise(multiplier=2.0, steps=1, rate=1.0, discrete=False), 3)]
+    """
     return [(Noise(**{k: v for k, v in one.items() if k != "answers"}), int(one["answers"])) for one in found]
 
 
 def sentence(mechanism: Mechanism | None, eps: float, delta: float) -> str:
-    """The claim in one sentence."""
+    """Return the claim in one sentence: ε, δ, unit, neighbouring relation, mechanism and assumptions.
+
+    Args:
+        mechanism: What protects the data; None: nothing does.
+        eps: ε of all releases; infinite: there was no noise.
+        delta: δ of the claim.
+    """
     if mechanism is None:
         return NOTHING
     if not math.isfinite(eps):
         return f"not private: {mechanism.name} ran without noise"
     says = f"ε = {eps:.3g} at δ = {delta:g} for {mechanism.whom} ({mechanism.name}, {mechanism.unit}-level)"
     if mechanism.public:
-        says += f", where anybody may know {mechanism.public}"
+        says += f", where anyone may know {mechanism.public}"
     if mechanism.assumed:
         return f"assumed, not proven: {says}, if {mechanism.assumed}"
     return says
 
 
-def _simulated(trust: str, entropy: str) -> str:
-    """Who must be trusted in a simulation: the party that runs it has all images."""
+def _simulated(trust: str, noise_source: str) -> str:
+    """Return which parties must be trusted in a simulation: the one that runs it has all images."""
     here = "this run was simulated: the party that ran it has all images"
-    if entropy != "os":
-        here += ", and anyone who knows the seed, which settings and model file name, can remove the noise"
+    if noise_source != "os":
+        here += ", and anyone who knows the seed, which is in the settings and the model file, can remove the noise"
     return f"{here}. In a deployment: {trust}"
 
 
 def _composition(mechanism: Mechanism, releases: int) -> str:
     if mechanism.once:
-        return "one release a client; all that follows is computed from it"
+        return "one release per client; everything later is computed from it"
     steps = f" of {mechanism.noise.steps} steps each" if mechanism.noise.steps > 1 else ""
-    many = f"{releases} answers of one client, one after another" if releases != 1 else "one answer of a client"
+    many = f"{releases} answers of one client in sequence" if releases != 1 else "one answer of a client"
     return many + steps
 
 

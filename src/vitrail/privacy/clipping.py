@@ -1,4 +1,4 @@
-"""Norms that are bounded and noise that is added: what every Gaussian mechanism here is made of."""
+"""Clip vectors to a norm and add Gaussian noise: the two steps of every Gaussian mechanism."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from numpy.typing import NDArray
 
 from vitrail.privacy.noise import Source, gaussian
 
-_MARGIN = 1 - 2.0**-30  # what sums in fixed point may add by rounding is far below this
+_MARGIN = 1 - 2.0**-30  # far above what rounding in fixed-point sums may add
 
 
 def clipped(vector: NDArray[Any], clip: float, codec: str = "float32") -> NDArray[Any]:
-    """A vector scaled to a norm of at most `clip`, as it will travel; one that is not finite becomes zeros.
+    """Scale a vector to a norm of at most `clip`, in the precision in which it is sent.
 
     The norm is that of the rounded numbers, so it holds for what arrives.
 
-    >>> [round(float(x), 3) for x in clipped(np.array([3.0, 4.0]), 1.0)]
-    [0.6, 0.8]
+    Args:
+        vector: The vector; if it is not finite, the result is zeros.
+        clip: Largest L2 norm.
+        codec: "float32" or "float16".
+
+    Example:
+        >>> [round(float(x), 3) for x in clipped(np.array([3.0, 4.0]), 1.0)]
+        [0.6, 0.8]
     """
     exact = np.asarray(vector, np.float64)
     with np.errstate(over="ignore"):  # a norm that overflows is not finite either
@@ -35,10 +41,11 @@ def clipped(vector: NDArray[Any], clip: float, codec: str = "float32") -> NDArra
 
 
 def clipped_rows(rows: NDArray[Any], clip: float) -> NDArray[np.float64]:
-    """Each row scaled to a norm of at most `clip`; rows that are not finite become zeros.
+    """Scale each row to a norm of at most `clip`; rows that are not finite become zeros.
 
-    >>> clipped_rows(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), 1.0).round(6).tolist()
-    [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]
+    Example:
+        >>> clipped_rows(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), 1.0).round(6).tolist()
+        [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]
     """
     exact = np.asarray(rows, np.float64)
     with np.errstate(over="ignore"):
@@ -48,11 +55,19 @@ def clipped_rows(rows: NDArray[Any], clip: float) -> NDArray[np.float64]:
 
 
 def noised(vector: NDArray[Any], sigma: float, source: Source) -> NDArray[np.float64]:
-    """A vector and N(0, sigma²) on each element, rounded to a grid far finer than the noise.
+    """Add N(0, sigma²) to each element and round to a grid far finer than the noise.
 
-    The grid hides the last bits of a double, which would tell more than its value does (Mironov, CCS 2012); rounding
-    comes after the noise, so it costs nothing.
+    The grid hides the last bits of a double, which reveal more than its value (Mironov, CCS 2012). Rounding after the
+    noise does not weaken the guarantee.
+
+    Args:
+        vector: The vector.
+        sigma: Standard deviation of the noise.
+        source: Source of random bytes.
+
+    Raises:
+        VitrailError: `sigma` is not a positive number in range.
     """
-    noise = gaussian(source, vector.size, sigma)  # first: it refuses what is no sigma
+    noise = gaussian(source, vector.size, sigma)  # first: it refuses an invalid sigma
     grid = 2.0 ** (math.floor(math.log2(sigma)) - 20)
     return np.rint((np.asarray(vector, np.float64) + noise) / grid) * grid

@@ -1,19 +1,18 @@
-"""DP-FedAvg: clients send updates of bounded norm, the server adds noise to their sum.
+"""DP-FedAvg: clients send clipped updates, the server adds noise to their sum.
 
-McMahan, Ramage, Talwar, Zhang; ICLR 2018. The update of a client is what its training changed, Δ = w_k - w_t, scaled to
-|Δ| <= C. Whatever a client's data is replaced by, the sum moves by at most 2C, so one client's whole data is protected
-in all that is made of the noised sum.
+McMahan, Ramage, Talwar, Zhang; ICLR 2018. A client's update Δ = w_k - w_t is scaled to |Δ| <= C. Replacing one
+client's data changes the sum by at most 2C, so all data of one client is protected in everything that is computed
+from the noised sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.methods.base import Sums
 from vitrail.privacy.clipping import clipped, noised
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.noise import Source
@@ -21,33 +20,62 @@ from vitrail.privacy.noise import Source
 Vectors = Mapping[str, NDArray[Any]]
 
 
+class UpdateSums(Protocol):
+    """Sums of a round's updates by name, and the number of clients that they come from."""
+
+    @property
+    def values(self) -> Mapping[str, NDArray[np.float64]]: ...
+    @property
+    def clients(self) -> int: ...
+
+
 def mechanism(clip: float, what: str, secure: bool) -> Mechanism:
-    """DP-FedAvg at a noise multiplier of 1; `what` is updated."""
+    """Return DP-FedAvg at a noise multiplier of 1.
+
+    Args:
+        clip: Largest norm C of an update.
+        what: What is updated, in words.
+        secure: Whether the server sees only the sum of updates.
+    """
     sees = "sees only the sum of updates" if secure else "sees each client's update"
     return Mechanism(
         name="dp-fedavg",
         unit="client",
         adjacency="replace one",
         sensitivity=2 * clip,
-        why=f"each client scales its update to norm {clip:g} or less, so replacing its data moves the sum by at most "
+        why=f"each client clips its update to norm {clip:g}, so replacing its data changes the sum by at most "
         f"{2 * clip:g}",
         noise=Noise(1.0),
         once=False,
-        leaves=f"the update of {what}, scaled to norm {clip:g} or less; noise is added to the sum by the server",
-        trust=f"the server, which {sees}, to add the noise and to keep the sum to itself; all clients to scale theirs",
+        leaves=f"the update of {what}, clipped to norm {clip:g}; the server adds noise to the sum",
+        trust=f"the server, which {sees}, to add the noise and not to disclose the sum; all clients to clip theirs",
         noised_by="server",
     )
 
 
 def bounded(update: Vectors, clip: float, codec: str) -> dict[str, NDArray[Any]]:
-    """An update in parts, all of them together scaled to norm C."""
+    """Clip an update that consists of several parts to norm C, all parts together.
+
+    Args:
+        update: Parts of the update by name.
+        clip: Largest norm C.
+        codec: Precision in which it is sent: "float32" or "float16".
+    """
     ends = np.cumsum([v.size for v in update.values()])[:-1]
     whole = clipped(np.concatenate(list(update.values())), clip, codec)
     return dict(zip(update, np.split(whole, ends), strict=True))
 
 
-def mean_update(sums: Sums, names: Sequence[str], noise: tuple[float, Source] | None) -> dict[str, NDArray[np.float64]]:
-    """The mean of the clients' updates; with (σ, source), of their noised sum."""
+def mean_update(
+    sums: UpdateSums, names: Sequence[str], noise: tuple[float, Source] | None
+) -> dict[str, NDArray[np.float64]]:
+    """Return the mean of the clients' updates, from their sum with noise.
+
+    Args:
+        sums: Sums of the updates.
+        names: Parts of the update, in a fixed order.
+        noise: σ of the noise and its source; None: no noise.
+    """
     whole = np.concatenate([sums.values[name] for name in names])
     if noise is not None:
         whole = noised(whole, *noise)

@@ -1,11 +1,8 @@
-"""DP-SGD: gradients of single examples, each of bounded norm, summed and noised.
+"""DP-SGD (Abadi et al.; CCS 2016): per-example gradients, clipped, summed and noised.
 
-Abadi et al.; CCS 2016. Every step draws a client's examples independently with a public chance q (Poisson sampling),
-scales each one's gradient to norm C, sums, adds N(0, σ²) and divides by a public constant. One example more or less
-moves a sum by at most C. The number of examples drawn, or held, is never divided by: it is private too.
-
-Single gradients come from Opacus's hooks, layer by layer, where the loss is an ordinary one; or from torch.func (vmap
-of grad), where a loss has a gradient in it, such as a gradient penalty, or a layer has no sampler.
+Each step samples a client's examples independently with a public probability q (Poisson sampling), clips each gradient
+to norm C, sums, adds N(0, σ²) and divides by a public constant. Adding or removing one example changes a sum by at most
+C. The number of examples, sampled or in total, is private too, so nothing is divided by it.
 """
 
 from __future__ import annotations
@@ -24,48 +21,76 @@ from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.noise import Source
 from vitrail.utils.errors import VitrailError
 
-Loss = Callable[..., Tensor]  # loss(net, *inputs): a number for each example, which depends on that example alone
+Loss = Callable[..., Tensor]  # loss(net, *inputs): one number per example, which depends on that example alone
 Inputs = tuple[Tensor | None, ...]
 How = Literal["auto", "hooks", "func"]
-CHUNK = 32  # examples whose gradients are held at the same time
-_MARGIN = 1 - 2.0**-16  # room for what single precision adds by rounding
-_HUGE = 2.0**100  # norms beyond it would be scaled by numbers that float32 holds with few bits, or not at all
+CHUNK = 32  # examples whose gradients are in memory at the same time
+_MARGIN = 1 - 2.0**-16  # room for rounding in single precision
+_HUGE = 2.0**100  # the scale of larger norms has few bits in float32, or none
 
 
 def mechanism(clip: float, rate: float, steps: int, leaves: str) -> Mechanism:
-    """DP-SGD at a noise multiplier of 1."""
+    """Return DP-SGD at a noise multiplier of 1.
+
+    Args:
+        clip: Largest norm C of an example's gradient.
+        rate: Probability with which an example is sampled in a step.
+        steps: Steps per answer of a client.
+        leaves: What leaves the client, in words.
+    """
     return Mechanism(
         name="dp-sgd",
         unit="example",
         adjacency="add or remove one",
         sensitivity=clip,
-        why=f"each picture's gradient is scaled to norm {clip:g} or less before they are summed",
+        why=f"each image's gradient is clipped to norm {clip:g} before they are summed",
         noise=Noise(1.0, steps, rate),
         once=False,
         leaves=leaves,
-        trust="nobody: the noise is added on the client",
+        trust="no one: the noise is added on the client",
     )
 
 
 def check(net: nn.Module) -> nn.Module:
-    """The network, if each example's output depends on that example alone."""
+    """Return the network if each example's output depends on that example alone.
+
+    Raises:
+        VitrailError: The network has BatchNorm, which mixes examples.
+    """
     mixing = [name for name, m in net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if mixing:
         raise VitrailError(
             f"dp-sgd: {type(net).__name__} has BatchNorm ({', '.join(mixing)}), which mixes the examples of a batch, "
-            "so that none has a gradient of its own; use GroupNorm instead (d_norm=group)"
+            "so there are no per-example gradients; use GroupNorm instead (d_norm=group)"
         )
     return net
 
 
 def poisson(source: Source, n: int, rate: float) -> NDArray[np.intp]:
-    """Which of n examples take part in a step, each with chance `rate`; from the noise's source, as it is as secret."""
+    """Return which of n examples take part in a step, each with probability `rate`.
+
+    Args:
+        source: Source of random bytes: that of the noise, because the sample is as secret as the noise.
+        n: Number of examples.
+        rate: Probability of each.
+    """
     drawn = np.frombuffer(source(8 * n), "<u8") >> np.uint64(11)  # 53 bits: exact as doubles
     return np.flatnonzero(drawn < rate * 2.0**53)
 
 
 def gradients(net: nn.Module, loss: Loss, inputs: Inputs, how: How = "auto") -> list[Tensor]:
-    """Each example's gradient, by parameter: (examples, *parameter's shape)."""
+    """Return per-example gradients, one tensor (examples, *shape) per parameter.
+
+    Args:
+        net: The network.
+        loss: Returns one number per example.
+        inputs: What the loss is called with; the first dimension is the examples.
+        how: "hooks": Opacus's hooks, layer by layer, for ordinary losses. "func": vmap of grad by torch.func, for
+            losses that contain a gradient, such as a gradient penalty, or layers that Opacus does not support.
+
+    Raises:
+        VitrailError: The network mixes examples.
+    """
     check(net)
     if how == "auto":
         how = "hooks" if _sampled(net) else "func"
@@ -73,7 +98,7 @@ def gradients(net: nn.Module, loss: Loss, inputs: Inputs, how: How = "auto") -> 
 
 
 def clipped_sum(net: nn.Module, loss: Loss, inputs: Inputs, clip: float, how: How = "auto") -> Tensor:
-    """Σ of all examples' gradients, each scaled to norm C, as one vector; no examples give zeros.
+    """Return the sum of per-example gradients, each clipped to norm C, as one vector.
 
     A gradient that is not finite, or too large to be scaled in single precision, counts as zero.
     """
@@ -92,13 +117,13 @@ def clipped_sum(net: nn.Module, loss: Loss, inputs: Inputs, clip: float, how: Ho
 
 
 def private_sum(net: nn.Module, loss: Loss, inputs: Inputs, clip: float, sigma: float, source: Source) -> Tensor:
-    """The clipped sum with N(0, σ²) on each element."""
+    """Return the clipped sum with N(0, σ²) added to each element."""
     exact = clipped_sum(net, loss, inputs, clip)
     return torch.from_numpy(noised(exact.cpu().numpy(), sigma, source)).to(exact.device)
 
 
 def set_gradient(net: nn.Module, vector: Tensor) -> None:
-    """Give a network's parameters their pieces of one vector as gradients."""
+    """Set the gradients of a network's parameters from one vector."""
     weights = [p for p in net.parameters() if p.requires_grad]
     for p, piece in zip(weights, vector.split([p.numel() for p in weights]), strict=True):
         p.grad = piece.view_as(p).to(p.dtype)
@@ -109,11 +134,11 @@ def _size(inputs: Inputs) -> int:
 
 
 def _sampled(net: nn.Module) -> bool:
-    """Whether Opacus knows every layer that learns; its hooks are asleep outside of training."""
+    """Return whether Opacus supports every trainable layer; its hooks only work in training mode."""
     from opacus.grad_sample import GradSampleModule
 
-    learning = [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
-    return net.training and all(type(m) in GradSampleModule.GRAD_SAMPLERS for m in learning)
+    trainable = [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+    return net.training and all(type(m) in GradSampleModule.GRAD_SAMPLERS for m in trainable)
 
 
 def _by_hooks(net: nn.Module, loss: Loss, inputs: Inputs) -> list[Tensor]:
@@ -123,8 +148,8 @@ def _by_hooks(net: nn.Module, loss: Loss, inputs: Inputs) -> list[Tensor]:
     wrapped = GradSampleModule(net, loss_reduction="sum")
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Full backward hook is firing")  # pictures need no gradient
-            torch.autograd.grad(loss(wrapped, *inputs).sum(), weights)  # hooks keep what we want; .grad stays as it is
+            warnings.filterwarnings("ignore", "Full backward hook is firing")  # images need no gradient
+            torch.autograd.grad(loss(wrapped, *inputs).sum(), weights)  # hooks store gradients; .grad is unchanged
         return [p.grad_sample for p in weights]  # type: ignore[attr-defined]
     finally:
         wrapped.to_standard_module()

@@ -1,10 +1,8 @@
-"""The ledger: what a run releases, written before it leaves, each entry chained to the one before and signed.
+"""A ledger file: entries that are chained by hashes and signed (a run's ledger.json, a client's budget).
 
-ledger.json is a JSON list with one entry per line. An entry's `hash` covers all its fields but `hash`, `key` and
-`signature`, and with `previous` the hash of the entry before it; the model file stores the last hash. `signature` is
-an Ed25519 signature of `hash` by `key`. The hash leaves the key out so that a run repeated from its seed has the same
-hashes, and so the same model file, under another key. Version 0.1.0 signed nothing: a run that it began has unsigned
-entries first.
+A JSON list with one entry per line. `hash` covers all fields except `hash`, `key` and `signature`; `previous` is the
+hash of the entry before. `signature` is an Ed25519 signature of `hash` by `key`. The hash does not cover the key, so a
+run repeated from its seed has the same hashes and model file under another key. Version 0.1.0 signed nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +28,24 @@ def _hash(entry: Entry) -> str:
 
 
 class Ledger:
-    """A chained list of entries in a file; `key` returns the key that signs new ones."""
+    """A chained list of entries in a file.
+
+    Args:
+        path: The file; it is read and checked if it exists.
+        private: Whether only its owner may read the file.
+        key: Returns the key that signs new entries; None: they are not signed.
+
+    Raises:
+        Malformed: The file is not a valid ledger.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger(Path(folder) / "ledger.json")
+        ...     ledger.write(kind="round", round=0)
+        ...     [entry["kind"] for entry in read(ledger.path)]
+        ['round']
+    """
 
     def __init__(self, path: Path, private: bool = False, key: Callable[[], Key] | None = None) -> None:
         self.path, self.private, self.key = path, private, key
@@ -61,8 +76,11 @@ class Ledger:
 def read(path: Path) -> list[Entry]:
     """Read a ledger and check its chain and signatures.
 
+    Args:
+        path: The ledger's file.
+
     Raises:
-        Malformed: the file is no ledger, an entry does not follow from those before it, or a signature is not valid.
+        Malformed: The file is no ledger, an entry does not follow from those before it, or a signature is not valid.
     """
     try:
         entries = json.loads(path.read_text("utf-8"))
@@ -72,21 +90,21 @@ def read(path: Path) -> list[Entry]:
         raise Malformed(f"{path} is not a ledger: it is not a list of entries")
     previous, signed = "", False
     for n, entry in enumerate(entries):
-        signed = signed or "signature" in entry  # what a signed entry follows, it commits to by its hash
+        signed = signed or "signature" in entry  # a signed entry commits to all before it by its hash
         if entry.get("n") != n or entry.get("previous") != previous or entry.get("hash") != _hash(entry):
             raise Malformed(f"{path}: line {n + 2} does not follow from the lines above: the ledger was changed")
-        if signed and not _signature_holds(entry):
+        if signed and not _is_signed(entry):
             raise Malformed(f"{path}: line {n + 2} has no valid signature: the ledger was changed")
         previous = entry["hash"]
     return entries
 
 
 def signers(entries: list[Entry]) -> list[str]:
-    """The public keys that signed the entries, each once, in order; "" for entries that version 0.1.0 wrote."""
+    """Return the public keys that signed the entries, each once, in order; "" for unsigned ones (version 0.1.0)."""
     return list(dict.fromkeys(str(entry["key"]) if "signature" in entry else "" for entry in entries))
 
 
-def _signature_holds(entry: Entry) -> bool:
+def _is_signed(entry: Entry) -> bool:
     try:
         key, signature = bytes.fromhex(entry["key"]), bytes.fromhex(entry["signature"])
     except (KeyError, TypeError, ValueError):

@@ -1,62 +1,128 @@
-"""What a client's answers promise about its data: one mechanism, described so that anybody can compute ε again."""
+"""Description of a privacy mechanism: what it protects, its sensitivity and noise, and who must be trusted.
+
+A `Mechanism` has everything that is needed to recompute ε. `MECHANISMS` lists the names that owners may accept.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+from vitrail.utils.registry import Registry
 
 Unit = Literal["example", "client"]
 Adjacency = Literal["replace one", "add or remove one"]
 
+MECHANISMS: Registry[Callable[..., Any]] = Registry(
+    "mechanism",
+    "vitrail.mechanisms",
+    {
+        "moments": ("vitrail.privacy.feature_sums:noised", "sums of features, released once; noise by each client"),
+        "distributed-moments": (
+            "vitrail.privacy.feature_sums:noise_share",
+            "the same in a secure sum; each client adds a share of the noise",
+        ),
+        "mask-update": ("vitrail.privacy.noise:gaussian", "masks drawn from clipped and noised updates of θ"),
+        "dp-sgd": ("vitrail.privacy.dpsgd:private_sum", "sums of per-example gradients, clipped and noised"),
+        "dp-fedavg": ("vitrail.privacy.dpfedavg:mean_update", "sums of clipped updates; noise by the server"),
+        "gradient": ("vitrail.privacy.clipping:noised", "gradients with respect to fakes, clipped and noised"),
+    },
+)
+"""Mechanisms by the name that an owner's policy uses in `accept` (see policy.py).
+
+An entry is the function that adds the mechanism's noise. Register a plugin's mechanism under the `name` of its
+`Mechanism`, so that owners can accept it. Where other parties add the noise, the registered name starts with
+"distributed-" (all clients) or "server-" (see `policy_rules.policy_name`).
+
+Example:
+    >>> from vitrail.privacy.policy import from_config
+    >>> @MECHANISMS.register("doctest-laplace", "Laplace noise on clipped sums")
+    ... def add_laplace(sums, scale, draw):
+    ...     return sums + draw.laplace(scale=scale, size=sums.shape)
+    >>> from_config({"accept": "doctest-laplace", "max-epsilon": 2.0}).accept
+    ('doctest-laplace',)
+"""
+
 
 @dataclass(frozen=True)
 class Noise:
-    """Gaussian noise as an accountant sees it; one answer of a client holds `steps` such releases."""
+    """Gaussian noise as an accountant sees it. One answer of a client consists of `steps` such releases.
 
-    multiplier: float  # σ over the sensitivity
+    Args:
+        multiplier: Standard deviation σ divided by the sensitivity.
+        steps: Releases per answer.
+        rate: Probability with which each unit takes part in a release, independently (Poisson sampling); 1: always.
+        discrete: Discrete Gaussian noise on vectors of integers. Only its Rényi divergence is known, not its exact
+            profile.
+    """
+
+    multiplier: float
     steps: int = 1
-    rate: float = 1.0  # each unit takes part in a release with this chance, independently (Poisson); 1: always
-    discrete: bool = False  # integers of many dimensions: only its Rényi divergence is known, not its exact profile
+    rate: float = 1.0
+    discrete: bool = False
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """How a unit of data is protected in what leaves a client; every field is said in the ledger."""
+    """How a unit of data is protected in what leaves a client. The ledger records every field.
+
+    Args:
+        name: Name of the mechanism, as in `MECHANISMS`.
+        unit: What is protected: one example, or all data of one client.
+        adjacency: Neighbouring relation: one unit is replaced by another, or one is added or removed.
+        sensitivity: Largest L2 distance between what two neighbouring data sets release, before noise.
+        why: Why the sensitivity holds.
+        noise: Noise of one answer.
+        once: Only a client's first answer is a release; all later answers are computed from it.
+        leaves: What leaves the client.
+        trust: Which parties must be trusted, and to do what.
+        assumed: An assumption that the claim needs and that nothing enforces; empty: none.
+        public: What leaves without noise, because it is declared public; empty: nothing.
+        bound: An additional bound that is reported. The claim never rests on it.
+        noised_by: Which party adds the noise; "all clients": each adds a share.
+        own_share: Where other parties add noise: σ of what the client itself adds, divided by σ of all noise.
+
+    Example:
+        >>> sums = Mechanism("moments", "example", "replace one", 2.0, "norm 1", Noise(3.0), True, "sums", "no one")
+        >>> sums.sigma, sums.answers(12), sums.whom
+        (6.0, 1, 'one image replaced by another')
+    """
 
     name: str
     unit: Unit
     adjacency: Adjacency
     sensitivity: float
-    why: str  # why the sensitivity holds
+    why: str
     noise: Noise
-    once: bool  # only a client's first answer is a release; all later ones follow from it
-    leaves: str  # what leaves the client
-    trust: str  # who must be trusted, and with what
-    assumed: str = ""  # what it rests on that nothing enforces
-    public: str = ""  # what leaves without noise, because anybody may know it
-    bound: str = ""  # a further bound that is reported, never one that the claim rests on
-    noised_by: Literal["client", "all clients", "server"] = "client"  # who adds it; all: each a share of one noise
-    own_share: float = 0.0  # where others add noise: σ of what the client adds itself, over σ of the whole
+    once: bool
+    leaves: str
+    trust: str
+    assumed: str = ""
+    public: str = ""
+    bound: str = ""
+    noised_by: Literal["client", "all clients", "server"] = "client"
+    own_share: float = 0.0
 
     @property
     def sigma(self) -> float:
-        """The noise's standard deviation, in the unit of the sensitivity."""
+        """Standard deviation of the noise, in the unit of the sensitivity."""
         return self.noise.multiplier * self.sensitivity
 
     def own_noise(self) -> Mechanism:
-        """The same with only the noise that the client adds itself."""
+        """Return the mechanism with only the noise that the client itself adds."""
         return self if self.noised_by == "client" else self.with_multiplier(self.noise.multiplier * self.own_share)
 
     def with_multiplier(self, multiplier: float) -> Mechanism:
-        """The same with another amount of noise."""
+        """Return the mechanism with another noise multiplier."""
         return replace(self, noise=replace(self.noise, multiplier=multiplier))
 
     def answers(self, given: int) -> int:
-        """How many of a client's answers count as releases."""
+        """Return how many of a client's answers count as releases."""
         return min(given, 1) if self.once else given
 
     @property
     def whom(self) -> str:
-        """The unit in words."""
-        one = {"example": "one picture", "client": "one client's whole data"}[self.unit]
+        """The unit and the neighbouring relation in words."""
+        one = {"example": "one image", "client": "one client's whole data"}[self.unit]
         return f"{one} {'replaced by another' if self.adjacency == 'replace one' else 'added or removed'}"

@@ -1,13 +1,7 @@
-"""Where noise comes from, and two laws it follows.
+"""Sources of random bytes, and Gaussian and discrete Gaussian noise from them.
 
-In deployment it comes from the operating system: whoever knows a seed can take the noise away again. In simulation it
-comes from the run's own streams, so that a run can be repeated. Both are a `Source`: so many bytes, please.
-
-The discrete Gaussian is that of Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy"
-(NeurIPS 2020), Algorithms 2 and 3: rejection from a discrete Laplace, here many candidates at a time. One thing is
-not exact: they flip a coin of chance exp(-x) with rational numbers, here a uniform number of 64 bits is compared with
-exp(-x) in double precision. A coin is off by at most 2^-51 and a draw flips fewer than 32 on average, so the law of
-n draws is off by less than n 2^-46 in total variation; add that to delta where it matters.
+In deployment the source is the operating system: anyone who knows a seed can remove the noise. In simulation it is the
+run's random stream, so that a run can be repeated. A `Source` is a function that returns n random bytes.
 """
 
 from __future__ import annotations
@@ -23,29 +17,38 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
 Source = Callable[[int], bytes]
-_AT_ONCE = 1 << 17  # candidates; they fit the cache
+_AT_ONCE = 1 << 17  # candidates per batch; they fit the cache
 
 
 def operating_system(n: int) -> bytes:
-    """Bytes nobody can know."""
+    """Return n random bytes from the operating system."""
     return os.urandom(n)
 
 
 def seeded(rng: Rng) -> Source:
-    """A stream of bytes that is the same each time, for simulation.
+    """Return a reproducible source, for simulation.
 
-    >>> seeded(Rng((1,)))(4) == seeded(Rng((1,)))(4)
-    True
+    Example:
+        >>> seeded(Rng((1,)))(4) == seeded(Rng((1,)))(4)
+        True
     """
     return rng.numpy().bytes
 
 
 def gaussian(source: Source, n: int, sigma: float) -> NDArray[np.float64]:
-    """Draws from N(0, sigma²): a sign, and a magnitude by the inverse of the law's tail.
+    """Draw n numbers from N(0, sigma²): a sign, and a magnitude by the inverse of the tail probability.
 
-    The tail's 63 bits are kept as a float near zero, so magnitudes reach beyond 9 sigma at full precision. What comes
-    out are doubles: add them to whole numbers or round the sum before it leaves, since the last bits of a double
-    tell more than its value does (Mironov, CCS 2012).
+    The tail probability is a float near zero with 63 bits, so magnitudes reach beyond 9 sigma at full precision. Add
+    the numbers to integers, or round the sum before it leaves: the last bits of a double reveal more than its value
+    (Mironov, CCS 2012).
+
+    Args:
+        source: Source of random bytes.
+        n: Number of draws.
+        sigma: Standard deviation.
+
+    Raises:
+        VitrailError: `sigma` is not within [2^-60, 2^40).
     """
     from scipy.special import ndtri
 
@@ -56,10 +59,25 @@ def gaussian(source: Source, n: int, sigma: float) -> NDArray[np.float64]:
 
 
 def discrete_gaussian(source: Source, n: int, sigma: float) -> NDArray[np.int64]:
-    """Whole numbers x with chance proportional to exp(-x² / 2 sigma²), Algorithm 3.
+    """Draw n integers x with probability proportional to exp(-x² / 2 sigma²).
 
-    >>> discrete_gaussian(seeded(Rng((1,))), 6, 2.0).dtype.name
-    'int64'
+    Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (NeurIPS 2020), Algorithms 2 and 3:
+    rejection from a discrete Laplace, here many candidates at a time. One step is not exact: a Bernoulli draw of
+    probability exp(-x) compares a uniform number of 64 bits with exp(-x) in double precision instead of rational
+    numbers. Its probability is off by at most 2^-51, and a draw needs fewer than 32 of them on average, so the
+    distribution of n draws is off by less than n 2^-46 in total variation; add that to delta where it matters.
+
+    Args:
+        source: Source of random bytes.
+        n: Number of draws.
+        sigma: Standard deviation of the continuous Gaussian of the same form.
+
+    Raises:
+        VitrailError: `sigma` is not within [2^-60, 2^40).
+
+    Example:
+        >>> discrete_gaussian(seeded(Rng((1,))), 6, 2.0).dtype.name
+        'int64'
     """
     t = math.floor(_positive(sigma)) + 1
     drawn = np.empty(n, np.int64)
@@ -74,10 +92,10 @@ def discrete_gaussian(source: Source, n: int, sigma: float) -> NDArray[np.int64]
 
 
 def _discrete_laplace(source: Source, tries: int, t: int) -> NDArray[np.int64]:
-    """Those of so many tries that give a whole number y, with chance proportional to exp(-|y| / t): Algorithm 2."""
+    """Return the accepted of `tries` integers y, with probability proportional to exp(-|y| / t): Algorithm 2."""
     u = _below(source, tries, t)
     u = u[_coins(source, u / t)]
-    v = np.floor(-np.log(_uniforms(source, len(u)))).astype(np.int64)  # heads of chance 1/e until the first tail
+    v = np.floor(-np.log(_uniforms(source, len(u)))).astype(np.int64)  # geometric, of probability 1/e
     y = u + t * v
     negative = np.frombuffer(source(len(y)), np.uint8) & 1 == 1
     signed: NDArray[np.int64] = np.where(negative, -y, y)[(y != 0) | ~negative]  # zero has one sign only
@@ -85,17 +103,17 @@ def _discrete_laplace(source: Source, tries: int, t: int) -> NDArray[np.int64]:
 
 
 def _coins(source: Source, gamma: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """True with chance exp(-gamma)."""
+    """Return True with probability exp(-gamma)."""
     return _uniforms(source, len(gamma)) < np.exp(-gamma)
 
 
 def _uniforms(source: Source, n: int) -> NDArray[np.float64]:
-    """Numbers within (0, 1], of 64 bits: fine near zero, rounded to a double elsewhere."""
+    """Return uniform numbers within (0, 1], of 64 bits: fine near zero, rounded to a double elsewhere."""
     return (np.frombuffer(source(8 * n), "<u8").astype(np.float64) + 0.5) * 2.0**-64
 
 
 def _below(source: Source, n: int, t: int) -> NDArray[np.int64]:
-    """Whole numbers 0 to t-1, all equally likely: too large ones are drawn again."""
+    """Return uniform integers from 0 to t-1; larger ones are drawn again."""
     width = (t - 1).bit_length()
     drawn = np.empty(0, np.int64)
     while len(drawn) < n:
@@ -105,6 +123,6 @@ def _below(source: Source, n: int, t: int) -> NDArray[np.int64]:
 
 
 def _positive(sigma: float) -> float:
-    if not 2.0**-60 <= sigma < 2.0**40:  # NaN is refused, too
+    if not 2.0**-60 <= sigma < 2.0**40:  # also refuses NaN
         raise VitrailError(f"noise of sigma {sigma}; expected a number from 2^-60 to below 2^40")
     return sigma

@@ -1,7 +1,7 @@
-"""A node's statement at the end of a run: how often it answered and what that cost, signed with its own key.
+"""A node's statement at the end of a run: its number of answers and their ε, signed with the node's own key.
 
-The server adds it to the run's ledger. Whoever knows the node's public key can check it, and need not trust the server
-for the number of answers or for ε.
+The server adds it to the run's ledger. Anyone who knows the node's public key can check it, and need not trust the
+server for the number of answers or for ε.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _PURPOSE = b"node statement"
 
 
 def write_statement(key: Key, name: str, run: str, mechanism: Mechanism | None, answers: int, delta: float) -> bytes:
-    """What a node says of a run that it has answered, with its signature, as it travels.
+    """Return a node's signed statement about a run, encoded for the wire.
 
     Args:
         key: The node's key.
         name: The node's name in the run.
         run: The run's id, in hexadecimal.
-        mechanism: What protected the node's images, as the node itself built it.
-        answers: How many answers the node computed from its images.
+        mechanism: What protected the node's images, built by the node itself.
+        answers: Number of answers that the node computed from its images.
         delta: The δ at which ε is computed.
     """
     facts: dict[str, Any] = {"client": name, "run": run, "answers": answers, "mechanism": "none"}
@@ -48,17 +48,18 @@ def write_statement(key: Key, name: str, run: str, mechanism: Mechanism | None, 
 
 
 def read_statement(raw: bytes, client: str, run: str, key: bytes | None, asked: int) -> dict[str, str]:
-    """The fields of a ledger entry from what a node sent.
+    """Return the fields of a ledger entry from a node's statement.
 
     Args:
-        raw: What the node sent.
+        raw: The encoded statement.
         client: The node's name in the run.
         run: The run's id, in hexadecimal.
         key: The public key that the server knows the node by.
-        asked: How often the ledger records that this client was asked.
+        asked: Number of requests to this client that the ledger records.
 
     Raises:
-        Malformed: It is no statement of this client on this run by this key, or it counts more answers than requests.
+        Malformed: It is not a statement of this client about this run by this key, or it counts more answers than
+            requests.
     """
     try:
         if len(raw) > LONGEST:
@@ -71,15 +72,18 @@ def read_statement(raw: bytes, client: str, run: str, key: bytes | None, asked: 
     if (facts["client"], facts["run"]) != (client, run) or key is None or entry["node_key"] != key.hex():
         raise Malformed("its statement is of another client, run or key")
     if facts["answers"] > asked:
-        raise Malformed(f"it states {facts['answers']} answers and was asked {asked} times")
+        raise Malformed(f"it states {facts['answers']} answers and had {asked} requests")
     return entry
 
 
 def check_statement(entry: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a statement in a ledger whose signature holds.
+    """Return the facts of a statement in a ledger and check its signature.
+
+    Args:
+        entry: The ledger's entry.
 
     Raises:
-        Malformed: The signature is not that of the key in the entry, or it signs no facts.
+        Malformed: The signature is not that of the key in the entry, or the signed text is not a statement.
     """
     try:
         key, signature = bytes.fromhex(entry["node_key"]), bytes.fromhex(entry["node_signature"])
@@ -99,7 +103,7 @@ _MORE = ("unit", "adjacency", "noise", "noised_by", "epsilon", "delta")
 
 
 def _well_formed(facts: dict[str, Any]) -> bool:
-    """Whether a statement has its fields and no others, each of its type, and no text that would steer a terminal."""
+    """Whether a statement has its fields and no others, each of its type, and no terminal control characters."""
     private = facts.get("mechanism") != "none"
     if set(facts) != {*_TEXTS, "answers", *(_MORE if private else ())}:
         return False

@@ -1,7 +1,7 @@
-"""What a run inherits from the one it starts from (`init_from=`): releases to be composed with its own, or a flaw.
+"""Privacy of a run that starts from an earlier one (`init_from=`): both runs' releases are composed.
 
-A model trained from an earlier state depends on the earlier data too. Its claim therefore covers both runs, and there
-is none where the earlier run's is missing, cannot be verified, or protects another unit.
+A model trained from an earlier state depends on the earlier data too, so its claim covers both runs. The run is not
+private where the earlier run's claim is missing, cannot be verified, or protects another unit.
 """
 
 from __future__ import annotations
@@ -17,28 +17,46 @@ from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.run_ledger import most_asked
 from vitrail.utils.errors import VitrailError
 
+_REWORDED = (  # sentences of mechanisms before version 0.2.0
+    ("nobody: ", "no one: "),
+    ("to keep the sum to itself; all clients to scale theirs", "not to disclose the sum; all clients to clip theirs"),
+    ("picture", "image"),
+)
+
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """The earlier run's claim as far as it concerns this one's."""
+    """What the claim of a run needs to know of the run it starts from.
 
-    run: str  # the earlier run's folder, as the settings name it
+    Args:
+        run: Name of the earlier run's folder.
+        spent: Its releases, and those of the runs before it.
+        flaw: Why a run that starts from it is not private; empty: no such reason.
+        says: The earlier run's own claim.
+        head: Hash of the last entry of its ledger.
+        seeds: Seeds from which its noise was drawn, and that of the runs before it.
+    """
+
+    run: str
     spent: Spent = ()
-    flaw: str = ""  # why nothing may be claimed after such a start
-    says: str = ""  # the earlier run's own claim
-    head: str = ""  # hash of its ledger's last entry
-    seeds: tuple[int, ...] = ()  # from which its noise was drawn, and that of the runs before it
+    flaw: str = ""
+    says: str = ""
+    head: str = ""
+    seeds: tuple[int, ...] = ()
 
 
 def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed: bool, seed: int | None) -> EarlierRun:
-    """Read the ledger of a run that is the start of another.
+    """Read the ledger of a run from which another starts.
 
     Args:
         folder: The earlier run's folder.
-        state: Digest of the server's state that the new run starts from.
+        state: Digest of the server state that the new run starts from.
         mechanism: What protects the new run's data.
-        deployed: Whether the new run's clients are nodes of their own.
+        deployed: Whether the new run's clients are nodes.
         seed: The seed from which the new run's noise is drawn; None: noise comes from the operating system.
+
+    Returns:
+        The earlier run's releases, or the reason why the new run is not private.
     """
     name = folder.name
     try:
@@ -57,22 +75,31 @@ def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed:
         return flawed("whose ledger cannot be verified: it has entries without signatures, as in version 0.1.0")
     closing = next((entry for entry in entries if entry["kind"] == "closing"), None)
     if closing is None:
-        return flawed("which has not ended, so its ledger does not say what state it ended with")
+        return flawed("which has not finished, so its ledger does not name its last state")
     if closing.get("state") != state:
         return flawed("whose ledger names another state than its checkpoint has")
     if mechanism is not None and (first["unit"], first["adjacency"]) != (mechanism.unit, mechanism.adjacency):
         theirs, ours = (f"{unit}s ({how})" for unit, how in (
             (first["unit"], first["adjacency"]), (mechanism.unit, mechanism.adjacency)))  # fmt: skip
-        return flawed(f"which protects {theirs}, and this run {ours}: they cannot be added up")
+        return flawed(f"which protects {theirs}, and this run {ours}: they cannot be composed")
     if mechanism is not None and not (
-        first["trust"].endswith(mechanism.trust) and first.get("public", "") == mechanism.public
+        _current(first["trust"]).endswith(_current(mechanism.trust))
+        and _current(first.get("public", "")) == _current(mechanism.public)
     ):
-        return flawed("whose noise rests on other trust, or which makes other facts public, than this run")
+        return flawed("which relies on other trust assumptions, or makes other facts public, than this run")
     seeds = tuple(first["noise_seeds"])
     if deployed and first["simulated"]:
         return flawed("which was simulated")
     if seed in seeds:
-        return flawed(f"whose noise follows from the same seed: use another than seed={seed}, or noise_source=os")
+        return flawed(f"whose noise is derived from the same seed: use another than seed={seed}, or noise_source=os")
     planned = read_spent(first["spent"])
-    noise, asked = planned[-1][0], most_asked(entries)
-    return EarlierRun(name, (*planned[:-1], (noise, min(asked, 1) if first["once"] else asked)), "", says, head, seeds)
+    noise, answers = planned[-1][0], most_asked(entries)
+    own = (noise, min(answers, 1) if first["once"] else answers)
+    return EarlierRun(name, (*planned[:-1], own), "", says, head, seeds)
+
+
+def _current(text: str) -> str:
+    """Return a sentence about trust in current words, so that ledgers written before version 0.2.0 compare equal."""
+    for old, new in _REWORDED:
+        text = text.replace(old, new)
+    return text

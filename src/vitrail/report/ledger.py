@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitrail.privacy.checked_ledger import claim_rows, read_run_ledger
+from vitrail.privacy.checked_ledger import read_run_ledger
+from vitrail.privacy.claim_rows import claim_rows
 from vitrail.report.tables import Table
 from vitrail.utils.errors import VitrailError
 

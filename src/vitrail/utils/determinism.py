@@ -1,4 +1,4 @@
-"""Arithmetic that gives the same bits wherever it runs on one kind of machine, and the device it runs on."""
+"""Deterministic arithmetic on one kind of machine, and the choice of the torch device."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from vitrail.utils.errors import VitrailError
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Everything inside runs on one torch thread with deterministic kernels, wherever it runs."""
+    """Run the block on one torch thread with deterministic kernels, so that results are equal bit by bit."""
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(1)
-    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms(True), but that imports a compiler
+    torch.set_deterministic_debug_mode("error")  # as use_deterministic_algorithms(True), which imports a compiler
     try:
         yield
     finally:
@@ -26,12 +26,23 @@ def one_thread() -> Iterator[None]:
 
 
 def device_for(name: str) -> str:
-    """The torch device of this name, if it can be used here; `auto` is a GPU where there is one."""
+    """Return the torch device for a `device=` setting.
+
+    Args:
+        name: A torch device such as `cpu` or `cuda:1`, or `auto` for a GPU if there is one.
+
+    Raises:
+        VitrailError: If torch cannot use the device on this machine.
+
+    Example:
+        >>> device_for("cpu")
+        'cpu'
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.ones(1, device=name).item()
     except (RuntimeError, AssertionError) as e:
-        says = str(e).splitlines()[0]
-        raise VitrailError(f"device={name}: torch cannot use it here ({says}); set device=auto") from e
+        problem = str(e).splitlines()[0]
+        raise VitrailError(f"device={name}: torch cannot use it on this machine ({problem}); set device=auto") from e
     return name

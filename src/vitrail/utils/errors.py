@@ -1,4 +1,4 @@
-"""What goes wrong and what to do about it."""
+"""Exceptions, and safe printing of text from other parties."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _LOG = logging.getLogger("vitrail")
 
 
 class VitrailError(Exception):
-    """A refusal that says what was given, what was expected and what to do."""
+    """Base of all errors that a user can fix: the text has what was given, what was expected and what to do."""
 
 
 class Malformed(VitrailError):
-    """Bytes or a file that are not what they claim to be; nothing of them was used."""
+    """Invalid bytes or an invalid file; no part of the content was used."""
 
 
 class Refused(VitrailError):
-    """A refusal by a client's owner: the text is for the owner, `public` is all that a server is sent.
+    """A refusal by a client's owner: the text is for the owner, only `public` is sent to the server.
 
     Args:
-        reason: why, with numbers and the remedy.
-        public: a fixed category without any of that.
+        reason: The reason with numbers and the remedy.
+        public: A fixed category without details.
     """
 
     def __init__(self, reason: str, public: str) -> None:
@@ -40,13 +40,14 @@ def printable(text: str, most: int | None = 500) -> str:
 
     Args:
         text: Any text.
-        most: Largest number of characters returned; None: all.
+        most: Maximum number of characters returned; None: all.
 
     Returns:
         The text on one line.
 
-    >>> printable("\\x1b[2Jnorth\\r\\nsouth")
-    '�[2Jnorth  south'
+    Example:
+        >>> printable("\\x1b[2Jnorth\\r\\nsouth")
+        '�[2Jnorth  south'
     """
     return "".join(map(_shown, text[:most]))
 
@@ -64,7 +65,7 @@ def reason_of(e: Exception) -> str:
         e: The exception, within its `except` block.
 
     Returns:
-        The text of a VitrailError; the type's name of any other exception, whose traceback is logged.
+        The text of a VitrailError. For any other exception, the name of its type; the traceback is logged.
     """
     if isinstance(e, VitrailError):
         return printable(str(e))
@@ -73,12 +74,20 @@ def reason_of(e: Exception) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A half-sentence that names the nearest known word, or all of them when none is near.
+    """Suggest the known word that is most similar to a given one, for the end of an error message.
 
-    >>> nearest("minst", ["mnist", "svhn"])
-    'did you mean mnist?'
-    >>> nearest("x", ["mnist", "svhn"])
-    'known are mnist, svhn'
+    Args:
+        word: The unknown word.
+        known: All known words.
+
+    Returns:
+        A clause with the most similar word, or with all known words if none is similar.
+
+    Example:
+        >>> nearest("minst", ["mnist", "svhn"])
+        'did you mean mnist?'
+        >>> nearest("x", ["mnist", "svhn"])
+        'known are mnist, svhn'
     """
     known = list(known)
     lower = {k.lower(): k for k in known}

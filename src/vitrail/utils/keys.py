@@ -1,7 +1,8 @@
-"""Who sent these bytes: Ed25519 keys in files, and signatures over whole messages (RFC 8032, from `cryptography`).
+"""Ed25519 keys in files, and signatures over whole messages (RFC 8032, from `cryptography`).
 
-A private key is a file of 64 hex digits, readable by its owner alone, made where it is first needed. Its public half,
-64 hex digits too, may be shown to anybody. Texts of errors travel, so none has a path or a byte of a private key.
+A private key is a file of 64 hex digits that only its owner can read; it is created when it is first needed. The public
+key, also 64 hex digits, may be shown to anyone. Error messages are sent to other parties, so they contain no path and
+no byte of a private key.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ _DIGITS = re.compile(rb"\s*([0-9a-fA-F]{64})\s*")
 
 @dataclass(frozen=True, repr=False)
 class Key:
-    """A private key; whoever prints it sees its public half."""
+    """A private key; its representation shows the public key only.
+
+    Args:
+        secret: The 32 bytes of the private key.
+    """
 
     secret: bytes
 
@@ -36,33 +41,41 @@ class Key:
 
     @cached_property
     def public(self) -> bytes:
-        """The half that may be shown: 32 bytes."""
+        """The public key: 32 bytes."""
         return self._private.public_key().public_bytes_raw()
 
     def __repr__(self) -> str:
         return f"Key(public={self.public.hex()})"
 
     def sign(self, *pieces: bytes) -> bytes:
-        """A signature over these pieces, in this order and of these lengths."""
-        return self._private.sign(_whole(pieces))
+        """Sign pieces; their order and lengths are part of what is signed."""
+        return self._private.sign(_message(pieces))
 
 
 def signed_by(public: bytes, signature: bytes, *pieces: bytes) -> bool:
-    """Whether the holder of a public key signed exactly these pieces.
+    """Return whether the owner of a public key signed exactly these pieces.
 
-    >>> key = Key(bytes(32))
-    >>> signed_by(key.public, key.sign(b"a", b"b"), b"a", b"b"), signed_by(key.public, key.sign(b"ab", b""), b"a", b"b")
-    (True, False)
+    Args:
+        public: The public key.
+        signature: The signature; one of a wrong length is not valid.
+        pieces: What was passed to `Key.sign`.
+
+    Example:
+        >>> key = Key(bytes(32))
+        >>> signed_by(key.public, key.sign(b"a", b"b"), b"a", b"b")
+        True
+        >>> signed_by(key.public, key.sign(b"ab", b""), b"a", b"b")
+        False
     """
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, _whole(pieces))
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, _message(pieces))
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
-def _whole(pieces: tuple[bytes, ...]) -> bytes:
-    """What is signed: a digest in which no two lists of pieces are alike, so that large ones are read once."""
+def _message(pieces: tuple[bytes, ...]) -> bytes:
+    """Return the digest that is signed: it differs for any two lists of pieces, and reads large ones once."""
     h = hashlib.blake2b(person=b"vitrail sign")
     for piece in pieces:
         h.update(len(piece).to_bytes(8, "little"))
@@ -71,14 +84,28 @@ def _whole(pieces: tuple[bytes, ...]) -> bytes:
 
 
 def load_or_create_key(path: Path) -> Key:
-    """The key in this file; where there is none, a new one is made and kept there for its owner alone."""
+    """Read the private key in a file; create it if the file does not exist.
+
+    Args:
+        path: The file; a new one can be read by its owner only.
+
+    Raises:
+        VitrailError: If the file exists and `read_key` refuses it.
+    """
     with contextlib.suppress(FileExistsError):
         return new_key(path)
     return read_key(path)
 
 
 def new_key(path: Path) -> Key:
-    """A new key in a file of its own; one that is there already is never replaced."""
+    """Create a private key in a new file.
+
+    Args:
+        path: The file; missing folders are created.
+
+    Raises:
+        FileExistsError: If the file exists; a key is never replaced.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = os.urandom(32)
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
@@ -87,36 +114,63 @@ def new_key(path: Path) -> Key:
             file.write(secret.hex().encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        os.link(part, path)  # whole or not at all, and never over another
+        os.link(part, path)  # complete or not at all, and never over an existing file
     finally:
         part.unlink(missing_ok=True)
     return Key(secret)
 
 
 def read_key(path: Path) -> Key:
-    """The private key in a file; one that is missing, broken or open to others is refused."""
+    """Read the private key in a file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        VitrailError: If the file is missing, is not 64 hex digits, or can be read by others than its owner.
+    """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(200)
     except OSError as e:
         raise VitrailError(f"the signing key {path.name} cannot be read: {e.strerror}") from None
-    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise VitrailError(
-            f"the signing key {path.name} is open to others than its owner (mode {stat.S_IMODE(mode):03o}); "
-            "`chmod 600` it, or make a new one if somebody may have read it"
-        )
+    check_owner_only(f"the signing key {path.name}", mode)
     found = _DIGITS.fullmatch(raw)
     if not found:
-        raise VitrailError(f"the signing key {path.name} does not hold 64 hex digits and nothing else")
+        raise VitrailError(f"the signing key {path.name} must contain exactly 64 hex digits")
     return Key(bytes.fromhex(found[1].decode()))
 
 
-def public_key(given: str) -> bytes:
-    """A public key as an owner writes it down: 64 hex digits, or the name of a file that holds them.
+def check_owner_only(what: str, mode: int) -> None:
+    """Refuse a secret file that others than its owner can access.
 
-    >>> public_key("ab" * 32) == bytes([0xAB] * 32)
-    True
+    Args:
+        what: The file, as the error names it.
+        mode: `st_mode` of the file; it has no meaning outside POSIX and is not checked there.
+
+    Raises:
+        VitrailError: If the group or others have any permission.
+    """
+    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise VitrailError(
+            f"{what} is accessible to others than its owner (mode {stat.S_IMODE(mode):03o}); `chmod 600` it, or create "
+            "a new one if others may have read it"
+        )
+
+
+def public_key(given: str) -> bytes:
+    """Parse a public key.
+
+    Args:
+        given: 64 hex digits, or the name of a file that contains them.
+
+    Raises:
+        VitrailError: If it is neither.
+
+    Example:
+        >>> public_key("ab" * 32) == bytes([0xAB] * 32)
+        True
     """
     found = _DIGITS.fullmatch(given.encode(errors="replace"))
     if not found:
@@ -124,16 +178,24 @@ def public_key(given: str) -> bytes:
             with Path(given).expanduser().open("rb") as file:
                 raw = file.read(200)
         except (OSError, ValueError) as e:
-            why = e.strerror if isinstance(e, OSError) else "not a name"
-            raise VitrailError(f"the public key is neither 64 hex digits nor a file that can be read: {why}") from None
+            why = e.strerror if isinstance(e, OSError) else "not a file name"
+            raise VitrailError(f"the public key is neither 64 hex digits nor a readable file: {why}") from None
         found = _DIGITS.fullmatch(raw)
     if not found:
-        raise VitrailError("the file of the public key does not hold 64 hex digits and nothing else")
+        raise VitrailError("the file of the public key must contain exactly 64 hex digits")
     return bytes.fromhex(found[1].decode())
 
 
 def split(carried: bytes) -> tuple[bytes, bytes]:
-    """A message and the signature that follows it."""
+    """Split bytes into a message and the signature after it.
+
+    Raises:
+        Malformed: If they are shorter than a signature.
+
+    Example:
+        >>> split(b"message" + bytes(64)) == (b"message", bytes(64))
+        True
+    """
     if len(carried) < SIGNATURE:
-        raise Malformed(f"{len(carried)} bytes are not a message and its signature")
+        raise Malformed(f"{len(carried)} bytes; expected a message and a signature of {SIGNATURE} bytes")
     return carried[:-SIGNATURE], carried[-SIGNATURE:]

@@ -1,4 +1,4 @@
-"""The folder that belongs to the user and not to a run."""
+"""The folder for files that belong to the user, not to one run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 
 
 def data_home() -> Path:
-    """The folder for downloads, caches, budgets and keys: $VITRAIL_HOME, or the platform's user data folder."""
+    """Return the folder for downloads, caches, privacy budgets and keys.
+
+    Returns:
+        The value of the environment variable VITRAIL_HOME, or else the platform's folder for user data.
+    """
     chosen = os.environ.get("VITRAIL_HOME")
     if chosen:
         return Path(chosen).expanduser()

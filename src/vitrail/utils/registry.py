@@ -1,15 +1,25 @@
-"""Open registries: built-in entries, entries of installed plugins (entry points) and entries added by a decorator."""
+"""Open registries: built-in entries, entries of installed plugins (entry points) and entries added by a decorator.
+
+Modules named in the environment variable VITRAIL_PLUGINS (comma-separated) are imported before the first lookup, so
+that the classes they register are known to the command line, worker processes and Flower.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from vitrail.utils.errors import VitrailError, nearest
 
 T = TypeVar("T")
+PLUGINS = "VITRAIL_PLUGINS"  # environment variable: modules to import, separated by commas
+REGISTRIES: dict[str, Registry[Any]] = {}  # every registry by its entry point group
+_imported: set[str] = set()
 
 
 class Registry(Generic[T]):
@@ -39,6 +49,8 @@ class Registry(Generic[T]):
         self._builtin = dict(builtin or {})
         self._added: dict[str, tuple[T, str]] = {}
         self._plugins: dict[str, str] | None = None  # name -> "module:attribute"
+        if group != "vitrail.doctest":
+            REGISTRIES[group] = self
 
     def register(self, name: str, summary: str = "") -> Callable[[T], T]:
         """Return a decorator that adds an entry under a name.
@@ -64,21 +76,71 @@ class Registry(Generic[T]):
             raise VitrailError(f"{self.kind} {name!r} is already registered; choose another name")
         self._added[name] = (entry, summary)
 
+    def name_of(self, entry: T) -> str:
+        """Return the name of an object; one that is not registered is added under a name derived from its own.
+
+        Example:
+            >>> shapes: Registry[type] = Registry("shape", "vitrail.doctest")
+            >>> shapes.name_of(type("RedSquare", (), {}))
+            'red-square'
+        """
+        for name, (known, _) in self._added.items():
+            if _same(known, entry):
+                self.add(name, entry, self._added[name][1])  # a notebook cell may have defined it again
+                return name
+        for name in (*self._builtin, *self._found()):
+            if sys.modules.get(self._where(name).partition(":")[0]) and self[name] is entry:
+                return name
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", getattr(entry, "__name__", str(entry))).lower()
+        self.add(name, entry)
+        return name
+
+    def added(self, name: str) -> T | None:
+        """Return the entry of this name if it was added in this process; None if any process finds it by itself."""
+        return self._added[name][0] if name in self._added else None
+
+    def is_builtin(self, name: str) -> bool:
+        """Return whether an entry is part of this package."""
+        return name in self._builtin
+
+    def _where(self, name: str) -> str:
+        return self._builtin[name][0] if name in self._builtin else self._found().get(name, "")
+
     def __getitem__(self, name: str) -> T:
+        self._found()
         if name in self._added:
             return self._added[name][0]
-        where = self._builtin[name][0] if name in self._builtin else self._found().get(name)
-        if where is None:
+        where = self._where(name)
+        if not where:
             raise VitrailError(f"{name} is not a {self.kind}; {nearest(name, list(self))}")
         module, _, attribute = where.partition(":")
         found: T = getattr(import_module(module), attribute)
         return found
 
+    def check(self, name: str) -> str:
+        """Return the name if it is registered; for settings: `Annotated[str, AfterValidator(REGISTRY.check)]`.
+
+        Raises:
+            PydanticKnownError: If it is not; the message lists the known names and the nearest one.
+        """
+        if name in self:
+            return name
+        from pydantic_core import PydanticKnownError
+
+        known = list(self)
+        near = nearest(name, known)
+        hint = f"; {near}" if near.startswith("did you mean") else ""
+        raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(known)}{hint}"})
+
     def __contains__(self, name: object) -> bool:
-        return name in self._added or name in self._builtin or name in self._found()
+        return name in self._builtin or name in self._found() or name in self._added
 
     def __iter__(self) -> Iterator[str]:
-        yield from dict.fromkeys((*self._builtin, *self._found(), *self._added))
+        found = self._found()
+        yield from dict.fromkeys((*self._builtin, *found, *self._added))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def summary(self, name: str) -> str:
         """Return the one-line summary of an entry: what was registered, or the first line of its docstring."""
@@ -89,9 +151,44 @@ class Registry(Generic[T]):
         return (self[name].__doc__ or "").strip().partition("\n")[0]
 
     def _found(self) -> dict[str, str]:
+        _import_plugins()
         if self._plugins is None:
             self._plugins = {e.name: e.value for e in entry_points(group=self.group) if e.name not in self._builtin}
         return self._plugins
+
+
+def _import_plugins() -> None:
+    """Import the modules of VITRAIL_PLUGINS, each once."""
+    for module in filter(None, (m.strip() for m in os.environ.get(PLUGINS, "").split(","))):
+        if module not in _imported:
+            _imported.add(module)  # first: the module itself may use a registry
+            try:
+                import_module(module)
+            except ImportError as e:
+                raise VitrailError(f"{PLUGINS}: cannot import {module} ({e}); install it, or correct the name") from e
+
+
+def added_entries() -> list[tuple[str, str, Any, str]]:
+    """Return what was added in this process and can be imported in another: (group, name, entry, summary)."""
+    return [
+        (group, name, entry, summary)
+        for group, registry in REGISTRIES.items()
+        for name, (entry, summary) in registry._added.items()
+        if is_importable(entry)
+    ]
+
+
+def restore_entries(entries: Iterable[tuple[str, str, Any, str]]) -> None:
+    """Add entries of another process."""
+    for group, name, entry, summary in entries:
+        if group in REGISTRIES:
+            REGISTRIES[group].add(name, entry, summary)
+
+
+def is_importable(entry: object) -> bool:
+    """Return whether another process can import a class or function: it is not in `__main__` or inside a function."""
+    module, name = getattr(entry, "__module__", "__main__"), getattr(entry, "__qualname__", "")
+    return module not in ("__main__", "__mp_main__") and getattr(sys.modules.get(module), name, None) is entry
 
 
 def _same(a: object, b: object) -> bool:

@@ -1,4 +1,4 @@
-"""Names that changed after version 0.1.0, so that its run folders can be read and its run ids stay the same."""
+"""Names of version 0.1.0 and their current ones, so that old run folders load and run ids stay the same."""
 
 from __future__ import annotations
 
@@ -61,10 +61,15 @@ _ROW = {"asked": "requested", "answered": "replied", "left_out": "excluded", "fa
 
 
 def current_settings(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file under their current names; those of version 0.1.0 are renamed.
+    """Return the settings of a file under their current names.
 
-    >>> current_settings("# A run of vitrail 0.1.0; ...", {"method": "prism", "batch": 50, "clip": 0.1})
-    {'method': 'prism', 'batch_size': 50, 'theta_clip': 0.1}
+    Args:
+        text: The content of the settings file; its first line shows the version.
+        values: The parsed settings.
+
+    Example:
+        >>> current_settings("# A run of vitrail 0.1.0; ...", {"method": "prism", "batch": 50, "clip": 0.1})
+        {'method': 'prism', 'batch_size': 50, 'theta_clip': 0.1}
     """
     if not text.startswith(_HEADER):
         return dict(values)
@@ -75,8 +80,9 @@ def current_settings(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def original_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings under the names of version 0.1.0, from which run ids are derived.
 
-    >>> original_settings({"method": "fedprox", "batch_size": 16, "prox_mu": 0.1})
-    {'method': 'fedprox', 'batch': 16, 'mu': 0.1}
+    Example:
+        >>> original_settings({"method": "fedprox", "batch_size": 16, "prox_mu": 0.1})
+        {'method': 'fedprox', 'batch': 16, 'mu': 0.1}
     """
     method = str(values["method"])
     names = _COMMON | _OF_METHOD.get(method, {})
@@ -89,7 +95,8 @@ def original_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 def current_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of metrics.jsonl under its current names.
 
-    >>> current_row({"round": 0, "answered": 3})
-    {'round': 0, 'replied': 3}
+    Example:
+        >>> current_row({"round": 0, "answered": 3})
+        {'round': 0, 'replied': 3}
     """
     return {_ROW.get(key, key): value for key, value in row.items()}

@@ -1,8 +1,7 @@
-"""Randomness by name: every draw comes from a generator keyed by what it is for, never from a global one.
+"""Named random streams: every draw comes from a generator keyed by its purpose, never from a global one.
 
-A key is (root, purpose, round, client, ...). Because the generator is counter-based (Philox) and each key has its
-own stream, no draw depends on what was drawn before it elsewhere: the order of clients, the number of workers and a
-restart change nothing.
+A key is (root, purpose, round, client, ...). The generator is counter-based (Philox) and each key has its own stream,
+so no draw depends on earlier draws: the order of clients, the number of workers and a restart change nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Key = int | str | bytes
 
 
 def _digest(parts: tuple[Key, ...]) -> bytes:
-    """Hash a key so that ("a", "bc") and ("ab", "c"), or 1 and "1", never meet."""
+    """Hash a key such that ("a", "bc") and ("ab", "c"), or 1 and "1", differ."""
     h = hashlib.blake2b(digest_size=16, person=b"vitrail-rng")
     for part in parts:
         raw = part if isinstance(part, bytes) else str(part).encode()
@@ -30,31 +29,44 @@ def _digest(parts: tuple[Key, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class Rng:
-    """A place in the tree of random streams.
+    """A node in the tree of random streams.
 
-    >>> root = Rng((7,))
-    >>> root.child("mask", 3).seed() == root.child("mask", 3).seed()
-    True
-    >>> root.child("mask", 3).seed() == root.child("mask", 4).seed()
-    False
+    An `Rng` has no state: the same key always gives the same numbers. Derive one child per purpose, and never use one
+    stream for two purposes.
+
+    Args:
+        key: The path from the root, such as `(seed,)`.
+
+    Example:
+        >>> root = Rng((7,))
+        >>> root.child("mask", 3).seed() == root.child("mask", 3).seed()
+        True
+        >>> root.child("mask", 3).seed() == root.child("mask", 4).seed()
+        False
+        >>> root.child("noise").numpy().integers(100, size=3).tolist()
+        [99, 11, 90]
     """
 
     key: tuple[Key, ...]
 
     def child(self, *names: Key) -> Rng:
-        """The stream for a narrower purpose."""
+        """Return the stream for a narrower purpose.
+
+        Args:
+            names: Text, integers or bytes, such as the purpose, the round and the client.
+        """
         return Rng((*self.key, *names))
 
     def seed(self) -> int:
-        """A 63-bit seed; the same each time it is asked for."""
+        """Return the 63-bit seed of this stream."""
         return int.from_bytes(_digest(self.key)[:8], "little") >> 1
 
     def numpy(self) -> np.random.Generator:
-        """A fresh NumPy generator at the start of this stream."""
+        """Return a new NumPy generator at the start of this stream."""
         return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(self.key), "little")))
 
     def torch(self) -> torch.Generator:
-        """A fresh CPU torch generator at the start of this stream."""
+        """Return a new CPU torch generator at the start of this stream."""
         import torch
 
         return torch.Generator().manual_seed(self.seed())

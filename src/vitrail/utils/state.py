@@ -1,4 +1,4 @@
-"""State as files: a tree of arrays and plain values, in one safetensors file, written whole or not at all."""
+"""Trees of arrays and plain values as safetensors files, which are replaced atomically."""
 
 from __future__ import annotations
 
@@ -18,29 +18,40 @@ from vitrail.utils.errors import Malformed, VitrailError
 
 Tree = Any  # dict (text keys) | list | tuple | tensor | ndarray | bytes | text | number | bool | None
 State = dict[str, Tree]
-_TREE = "vitrail"  # the metadata key that holds the tree's shape
+_TREE = "vitrail"  # metadata key of the JSON text
 
 
 def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
-    """Split a tree into its arrays and a JSON text that says where each belongs."""
+    """Split a tree into tensors and a JSON text that has the position of each.
+
+    Args:
+        tree: Dictionaries with text keys, lists and tuples of tensors, NumPy arrays, bytes, text, finite numbers,
+            booleans and None.
+
+    Returns:
+        The tensors by name, and the JSON text.
+
+    Raises:
+        VitrailError: If the tree contains anything else.
+    """
     tensors: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
 
-    def keep(kind: str, tensor: torch.Tensor) -> dict[str, str]:
+    def add(kind: str, tensor: torch.Tensor) -> dict[str, str]:
         name, tensor = str(len(tensors)), tensor.detach().to("cpu").contiguous()
         if tensor.data_ptr() in seen:
-            tensor = tensor.clone()  # the file format knows no array under two names
+            tensor = tensor.clone()  # the file format does not allow one array under two names
         seen.add(tensor.data_ptr())
         tensors[name] = tensor
         return {kind: name}
 
     def walk(node: Tree, path: str) -> Tree:
         if isinstance(node, torch.Tensor):
-            return keep("tensor", node)
+            return add("tensor", node)
         if isinstance(node, np.ndarray):
-            return keep("array", torch.from_numpy(np.require(node, requirements=["C", "W"])))
+            return add("array", torch.from_numpy(np.require(node, requirements=["C", "W"])))
         if isinstance(node, bytes):
-            return keep("bytes", torch.from_numpy(np.frombuffer(node, np.uint8).copy()))
+            return add("bytes", torch.from_numpy(np.frombuffer(node, np.uint8).copy()))
         if isinstance(node, dict):
             return {"dict": [[k, walk(v, f"{path}/{k}" if path else str(k))] for k, v in node.items()]}
         if isinstance(node, list | tuple):
@@ -57,7 +68,15 @@ def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
 
 
 def unpack(tensors: dict[str, torch.Tensor], skeleton: str) -> Tree:
-    """Put a tree together again; each tensor has one place in it, as `pack` writes it."""
+    """Rebuild a tree from the output of `pack`.
+
+    Args:
+        tensors: The tensors by name; each may occur once in the tree.
+        skeleton: The JSON text.
+
+    Raises:
+        ValueError: If the text is not an output of `pack`. Other exceptions are possible; `loads` handles them.
+    """
     unused = dict(tensors)
 
     def walk(node: Tree) -> Tree:
@@ -87,10 +106,11 @@ def unpack(tensors: dict[str, torch.Tensor], skeleton: str) -> Tree:
 
 
 def tree_digest(tree: Tree) -> str:
-    """A hash of a tree's values: equal before it is saved and after it is loaded.
+    """Return a hash of the values of a tree; it is the same before saving and after loading.
 
-    >>> tree_digest({"a": np.zeros(2)}) == tree_digest({"a": np.zeros(2)}) != tree_digest({"a": np.ones(2)})
-    True
+    Example:
+        >>> tree_digest({"a": np.zeros(2)}) == tree_digest({"a": np.zeros(2)}) != tree_digest({"a": np.ones(2)})
+        True
     """
     tensors, skeleton = pack(tree)
     h = hashlib.blake2b(skeleton.encode(), digest_size=32)
@@ -101,7 +121,12 @@ def tree_digest(tree: Tree) -> str:
 
 
 def finite(tree: Tree) -> bool:
-    """Whether every number of a tree is one."""
+    """Return whether all numbers of a tree are finite.
+
+    Example:
+        >>> finite({"a": [1.0, np.zeros(2)]}), finite({"a": [1.0, np.array(np.nan)]})
+        (True, False)
+    """
     if isinstance(tree, dict):
         return all(map(finite, tree.values()))
     if isinstance(tree, list | tuple):
@@ -114,17 +139,41 @@ def finite(tree: Tree) -> bool:
 
 
 def save(path: Path, tree: Tree, *, private: bool = False) -> None:
-    """Write a tree; a private one is readable by its owner alone."""
+    """Write a tree to a file, atomically.
+
+    Args:
+        path: The file; its folder must exist.
+        tree: See `pack`.
+        private: Whether only the owner may read the file.
+
+    Raises:
+        VitrailError: If the tree has values that cannot be saved, or the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "state.safetensors"
+        >>> save(path, {"round": 3, "w": np.ones(2, np.float32)})
+        >>> load(path)
+        {'round': 3, 'w': array([1., 1.], dtype=float32)}
+    """
     tensors, skeleton = pack(tree)
     with replacing(path, 0o600 if private else 0o644) as part:
-        # one key of metadata only: the library writes several in any order
+        # Only one key of metadata: the library writes several in arbitrary order.
         safetensors.torch.save_file(tensors, part, {_TREE: skeleton})
 
 
 def load(path: Path) -> Tree:
-    """Read a tree back; a file that is not one is refused by name."""
+    """Read a tree from a file that `save` wrote.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        Malformed: If the file is damaged or of another format.
+    """
     try:
-        # From bytes: the library's reader of files calls Python from within, where Ctrl-C turns into a damaged file.
+        # From bytes: the library's file reader calls Python code, where Ctrl-C is reported as a damaged file.
         raw = path.read_bytes()
     except FileNotFoundError:
         raise
@@ -134,7 +183,15 @@ def load(path: Path) -> Tree:
 
 
 def loads(raw: bytes, name: str) -> Tree:
-    """Read a tree from the bytes of a file; errors call it by `name`."""
+    """Read a tree from the bytes of a file.
+
+    Args:
+        raw: The content of the file.
+        name: The file's name in error messages.
+
+    Raises:
+        Malformed: If the bytes are damaged or of another format.
+    """
     try:
         tensors = safetensors.torch.load(raw)
         about = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]

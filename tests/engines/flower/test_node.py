@@ -26,7 +26,7 @@ from vitrail.experiment.plan import prepare
 from vitrail.methods import METHODS
 from vitrail.methods.base import Model
 from vitrail.models.model_file import save_model
-from vitrail.privacy.run_ledger import recompute
+from vitrail.privacy.ledger_checks import recompute
 from vitrail.privacy.statement import check_statement, read_statement
 from vitrail.utils import state
 from vitrail.utils.errors import Malformed, VitrailError
@@ -147,13 +147,13 @@ def test_a_node_signs_how_often_it_answered_and_the_ledger_is_held_to_it(plan, t
     for other in (("client-2", terms.id, key), ("client-1", "00" * 16, key), ("client-1", terms.id, bytes(32))):
         with pytest.raises(Malformed, match="another client, run or key"):
             read_statement(raw, *other, 1)
-    with pytest.raises(Malformed, match="states 1 answers and was asked 0 times"):
+    with pytest.raises(Malformed, match="states 1 answers and had 0 requests"):
         read_statement(raw, "client-1", terms.id, key, 0)
     opening = {"kind": "opening", "private": False, "says": "not private", "run": terms.id}
     asked = {"kind": "round", "round": 0, "asked": ["client-1"]}
     said = {"kind": "statement", "client": "client-1", **entry}
     assert recompute([opening, asked, said]) is False
-    with pytest.raises(Malformed, match="client-1 states 1 answers; the ledger has asked it 0 times"):
+    with pytest.raises(Malformed, match="client-1 states 1 answers; the ledger records 0 requests to it"):
         recompute([opening, said])
     with pytest.raises(Malformed, match="of another client or run"):
         recompute([{**opening, "run": "00" * 16}, asked, said])
@@ -312,7 +312,7 @@ def unread(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "demand", [{"max-epsilon": 1.0}, {"accept": "moments"}, {"require-secure": True}, {"budget": 2.0}]
+    "demand", [{"max-epsilon": 1.0}, {"accept": "moments"}, {"require-secagg": True}, {"budget": 2.0}]
 )
 def test_what_a_policy_refuses_is_refused_before_an_image_is_decoded(plan, tmp_path, demand):
     folder = images(tmp_path / "pictures", "normal")

@@ -127,7 +127,7 @@ def test_owners_who_do_not_agree_are_left_out_and_their_reasons_stay_with_them(t
     nodes = [
         node(tmp_path, 0),
         node(tmp_path, 1, **{"max-epsilon": 9.8}),
-        node(tmp_path, 2, **{"require-secure": True}),
+        node(tmp_path, 2, **{"require-secagg": True}),
     ]
     fed, outcomes = played(plan, engine_for(plan, nodes)[0])
     assert fed.round == 2
@@ -135,10 +135,10 @@ def test_owners_who_do_not_agree_are_left_out_and_their_reasons_stay_with_them(t
     assert outcomes[0].excluded == dict.fromkeys(NAMES[1:], "refused by the node's policy")
     own = [(tmp_path / name / "refusals.log").read_text() for name in NAMES[1:]]
     assert (
-        "it adds no noise. It takes part with: a mechanism whose noise this node adds itself, ε of at most 9.8"
+        "it adds no noise. The policy accepts: a mechanism whose noise this node adds itself, ε of at most 9.8"
         in own[0]
     )
-    assert "would see this client's numbers singly" in own[1]
+    assert "would see this client's numbers individually" in own[1]
     assert not any((tmp_path / name / "runs").exists() for name in NAMES[1:]), "a refused run leaves no folder"
 
 

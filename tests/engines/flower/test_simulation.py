@@ -18,7 +18,8 @@ from vitrail.engines.rounds import Federation, RoundResult
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.run_dir import RunDir
-from vitrail.experiment.runner import Engine, engine_for, train
+from vitrail.experiment.runner import Engine
+from vitrail.experiment.train import engine_for, train
 from vitrail.methods import METHODS
 from vitrail.utils.rng import Rng
 
@@ -99,10 +100,10 @@ class StopsAfter:
     def __init__(self, rounds: int) -> None:
         self.left = rounds
 
-    def begin(self, plan: Plan, done: int) -> None: ...
-    def during(self, outcome: RoundResult) -> None: ...
-    def end(self, run: object) -> None: ...
-    def round(self, outcome: RoundResult, row: object) -> None:
+    def on_run_start(self, plan: Plan, done: int) -> None: ...
+    def on_reply(self, outcome: RoundResult) -> None: ...
+    def on_run_end(self, run: object) -> None: ...
+    def on_round_end(self, outcome: RoundResult, row: object) -> None:
         self.left -= 1
         if not self.left:
             raise KeyboardInterrupt
@@ -112,7 +113,7 @@ def test_an_interrupted_run_goes_on_with_flower_to_the_same_model(tmp_path: Path
     settings = {**TINY, **QUICK["prism"], "grids": 0, "eval_every": 0}
     whole = train("prism", **settings, out=str(tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):
-        train("prism", **settings, out=str(tmp_path / "cut"), watch=StopsAfter(1))
+        train("prism", **settings, out=str(tmp_path / "cut"), callbacks=[StopsAfter(1)])
     file = tmp_path / "cut" / "settings.toml"
     file.write_text(file.read_text().replace('engine = "embedded"', 'engine = "flower"'))
     command = [sys.executable, "-m", "vitrail.cli.main", "resume", str(tmp_path / "cut"), "--workers", "2"]

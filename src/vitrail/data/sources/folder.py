@@ -1,4 +1,4 @@
-"""Pictures in folders: all in one, one per label, or one per client with one per label in it."""
+"""Image files in one folder, in one folder per label, or in one folder per client and label."""
 
 from __future__ import annotations
 
@@ -10,25 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.dataset import Dataset, Images
-from vitrail.data.decode import ENDINGS, decode, is_grey, opened
-from vitrail.data.progress import shown
+from vitrail.data.decode import ENDINGS, decode, is_grey, open_image
+from vitrail.data.progress import show_progress
 from vitrail.data.read_request import ReadRequest
 from vitrail.utils.errors import VitrailError
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The picture files under a folder, and the names of the sub-folders (at most two) that each is in."""
+    """The image files under a folder.
+
+    Args:
+        files: The files, sorted by path.
+        levels: For each file, the names of the sub-folders (at most two) that contain it.
+    """
 
     files: list[Path]
     levels: list[tuple[str, ...]]
 
 
 def read(request: ReadRequest) -> Dataset:
-    """The pictures under a folder, or under its train and test folders when it has both."""
+    """Read the images under a folder, or under its folders train and test if it has both."""
     root = Path(request.source.argument).expanduser()
     if not root.is_dir():
-        raise VitrailError(f"data={request.source}: there is no folder {root}; give the path of a folder of pictures")
+        raise VitrailError(f"data={request.source}: there is no folder {root}; give the path of a folder of images")
     both = (root / "train").is_dir() and (root / "test").is_dir()
     trees = [_tree(root / "train"), _tree(root / "test")] if both else [_tree(root)]
     depth = _depth(root, trees)
@@ -39,7 +44,7 @@ def read(request: ReadRequest) -> Dataset:
     for tree in trees:
         labels, group = (_numbers(tree, i, names) for i, names in ((-1, classes), (0, groups)))
         parts.append(Images(_pixels(tree.files, grey, request), labels, groups=group))
-    return request.answer(parts[0], parts[1] if both else None, classes, groups=groups)
+    return request.dataset(parts[0], parts[1] if both else None, classes, groups=groups)
 
 
 def image_files(root: Path) -> list[Path]:
@@ -48,12 +53,12 @@ def image_files(root: Path) -> list[Path]:
 
 
 def _tree(root: Path) -> Tree:
-    """Every picture file in the order of its path; hidden and other files are passed over."""
+    """List the image files; hidden and other files are skipped."""
     files: list[Path] = []
     seen: set[str] = set()
     for here, folders, names in os.walk(root, followlinks=True):
         real = os.path.realpath(here)
-        if real in seen:  # a link to a folder above, or a second way to one
+        if real in seen:  # a link to a parent folder, or a second path to one
             folders.clear()
             continue
         seen.add(real)
@@ -64,18 +69,16 @@ def _tree(root: Path) -> Tree:
 
 
 def _depth(root: Path, trees: list[Tree]) -> int:
-    """How many levels of sub-folders there are, which must be the same for every picture."""
+    """Return the number of levels of sub-folders, which must be the same for all images."""
     example: dict[int, Path] = {}
     for tree in trees:
         if not tree.files:
-            raise VitrailError(
-                f"data=folder:{root}: no pictures found in it; give a folder with files such as .png or .jpg"
-            )
+            raise VitrailError(f"data=folder:{root}: no images found; give a folder with files such as .png or .jpg")
         for path, level in zip(tree.files, tree.levels, strict=True):
             example.setdefault(len(level), path)
     if len(example) > 1 or max(example) > 2:
         raise VitrailError(
-            f"data=folder:{root}: pictures lie at unequal or too deep levels, such as "
+            f"data=folder:{root}: images are at different or too many levels of sub-folders, such as "
             f"{' and '.join(str(p.relative_to(root)) for p in example.values())}; "
             "put all of them into PATH, into PATH/label or into PATH/client/label"
         )
@@ -94,14 +97,14 @@ def _numbers(tree: Tree, level: int, names: tuple[str, ...]) -> NDArray[np.int64
 
 
 def _grey(path: Path) -> bool:
-    with opened(str(path), str(path)) as image:  # reads the header only
+    with open_image(str(path), str(path)) as image:  # reads only the header
         return is_grey(image)
 
 
 def _pixels(files: list[Path], grey: bool, request: ReadRequest) -> NDArray[np.uint8]:
     out = np.empty((len(files), 1 if grey else 3, request.size, request.size), np.uint8)
-    with shown(request.progress) as show:
+    with show_progress(request.progress) as show:
         for i, path in enumerate(files):
             out[i] = decode(str(path), grey, request.size, str(path))
-            show("decoding pictures", i + 1, len(files))
+            show("decoding images", i + 1, len(files))
     return out

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or local folders of one."""
+"""Data sets of the Hugging Face hub, or local copies of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from vitrail.data.arrays import as_labels
 from vitrail.data.dataset import Dataset, Images
-from vitrail.data.decode import decode, is_grey, opened
-from vitrail.data.progress import shown
+from vitrail.data.decode import decode, is_grey, open_image
+from vitrail.data.progress import show_progress
 from vitrail.data.read_request import ReadRequest
 from vitrail.utils.errors import Malformed, VitrailError
 
@@ -20,26 +20,26 @@ _LABEL_NAMES = ("label", "labels", "class", "target", "digit", "fine_label")
 
 
 def read(request: ReadRequest) -> Dataset:
-    """The train split of a data set, and its test (or else validation) split where it has one."""
+    """Read the training split of a data set, and its test (or else validation) split if it has one."""
     splits = _splits(request)
     if "train" not in splits:
         raise VitrailError(f"data={request.source}: has no split train, only {', '.join(splits)}; use another data set")
-    held = next((name for name in ("test", "validation", "valid") if name in splits), None)
-    names = ["train"] if held is None else ["train", held]
+    test_name = next((name for name in ("test", "validation", "valid") if name in splits), None)
+    names = ["train"] if test_name is None else ["train", test_name]
     empty = next((name for name in names if not len(splits[name])), None)
     if empty is not None:
-        raise Malformed(f"data={request.source}: its split {empty} is empty")
+        raise Malformed(f"data={request.source}: the split {empty} is empty")
     features = splits["train"].features
     image, label = _image_column(features, request), _label_column(features)
     y, test_y, classes = _labels([splits[name] for name in names], label, request)
-    # Undecoded, because whether all are grey is known from the headers and must be known first.
+    # Not decoded yet: the headers show first whether all images are grey.
     from datasets import Image
 
     rows = {name: splits[name].cast_column(image, Image(decode=False)) for name in names}
     grey = all(_grey(row[image], f"{request.source}, {n} {i}") for n in names for i, row in enumerate(rows[n]))
     train = Images(_pixels(rows["train"], image, grey, "train", request), y)
-    test = None if held is None else Images(_pixels(rows[held], image, grey, held, request), test_y)
-    return request.answer(train, test, classes)
+    test = None if test_name is None else Images(_pixels(rows[test_name], image, grey, test_name, request), test_y)
+    return request.dataset(train, test, classes)
 
 
 def _splits(request: ReadRequest) -> Any:
@@ -49,11 +49,11 @@ def _splits(request: ReadRequest) -> Any:
     name = str(local) if local.is_dir() else request.source.argument
     try:
         return datasets.load_dataset(name, cache_dir=str(request.home / "cache" / "huggingface"))
-    except Exception as error:  # the library has no common base for what can go wrong
-        said = str(error).strip().splitlines() or [type(error).__name__]
+    except Exception as error:  # the library's exceptions have no common base
+        reason = str(error).strip().splitlines() or [type(error).__name__]
         kind = Malformed if local.is_dir() else VitrailError
         raise kind(
-            f"data={request.source}: cannot be loaded ({said[0]}). Check the name; connect to the "
+            f"data={request.source}: cannot be loaded ({reason[0]}). Check the name; connect to the "
             "internet and run again; or give the path of a local copy, hf:PATH"
         ) from error
 
@@ -62,11 +62,11 @@ def _image_column(features: Any, request: ReadRequest) -> str:
     for name, feature in features.items():
         if type(feature).__name__ == "Image":
             return str(name)
-    raise VitrailError(f"data={request.source}: none of its columns holds pictures ({', '.join(features)})")
+    raise VitrailError(f"data={request.source}: none of its columns has images ({', '.join(features)})")
 
 
 def _label_column(features: Any) -> str | None:
-    """A column of classes, or else one of numbers or text with a usual name."""
+    """Find a column of classes, or else one of integers or text with a common name."""
     classes = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
     plain = [n for n, f in features.items() if getattr(f, "dtype", "").startswith(("int", "uint", "string"))]
     usual = [name for name in _LABEL_NAMES if name in classes] + classes
@@ -83,26 +83,26 @@ def _labels(
     if type(feature).__name__ != "ClassLabel":
         return as_labels(raw[0], raw[1] if len(raw) > 1 else None, str(request.source))
     for part in raw:
-        if part.dtype.kind != "i" or part.min() < 0:  # None, or the hub's sign for a label kept secret
-            raise Malformed(f"data={request.source}: some pictures have no label; use a copy in which all have one")
+        if part.dtype.kind != "i" or part.min() < 0:  # None, or the hub's value for a secret label
+            raise Malformed(f"data={request.source}: some images have no label; use a copy in which all have one")
     numbers = [part.astype(np.int64) for part in raw]
     return numbers[0], numbers[1] if len(raw) > 1 else None, tuple(feature.names)
 
 
 def _file(cell: Any, name: str) -> str | IO[bytes]:
     if cell is None:
-        raise Malformed(f"{name}: no picture")
+        raise Malformed(f"{name}: no image")
     return io.BytesIO(cell["bytes"]) if cell["bytes"] is not None else str(cell["path"])
 
 
 def _grey(cell: Any, name: str) -> bool:
-    with opened(_file(cell, name), name) as image:
+    with open_image(_file(cell, name), name) as image:
         return is_grey(image)
 
 
 def _pixels(rows: Any, column: str, grey: bool, split: str, request: ReadRequest) -> NDArray[np.uint8]:
     out = np.empty((len(rows), 1 if grey else 3, request.size, request.size), np.uint8)
-    with shown(request.progress) as show:
+    with show_progress(request.progress) as show:
         for i, row in enumerate(rows):
             name = f"{request.source}, {split} {i}"
             out[i] = decode(_file(row[column], name), grey, request.size, name)

@@ -26,48 +26,56 @@ _CLASSES = {
 
 
 def read(request: ReadRequest) -> Dataset:
-    """MNIST or Fashion-MNIST with its official split."""
+    """Read MNIST or Fashion-MNIST with its official split."""
     train, test = (
-        _pictures(
+        _images(
             request.file(f"{part}-images-idx3-ubyte.gz"),
             request.file(f"{part}-labels-idx1-ubyte.gz"),
             request.size,
         )
         for part in ("train", "t10k")
     )
-    return request.answer(train, test, _CLASSES[request.source.name])
+    return request.dataset(train, test, _CLASSES[request.source.name])
 
 
-def _pictures(images_file: Path, labels_file: Path, size: int) -> Images:
+def _images(images_file: Path, labels_file: Path, size: int) -> Images:
     images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
     if images.shape[1:] != (28, 28):
-        raise Malformed(f"{images_file}: pictures of {images.shape[1]}x{images.shape[2]}, expected 28x28")
+        raise Malformed(f"{images_file}: images of {images.shape[1]}x{images.shape[2]}, expected 28x28")
     if len(images) != len(labels):
-        raise Malformed(f"{labels_file}: {len(labels):,} labels for {len(images):,} pictures in {images_file.name}")
+        raise Malformed(f"{labels_file}: {len(labels):,} labels for {len(images):,} images in {images_file.name}")
     if not len(labels):
-        raise Malformed(f"{images_file}: no pictures")
+        raise Malformed(f"{images_file}: no images")
     if labels.max() > 9:
         raise Malformed(f"{labels_file}: label {labels.max()}, expected 0 to 9")
     return Images(fit(images[:, None], size), labels.astype(np.int64))
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """The bytes of a gzipped idx file with so many dimensions, every part of its header checked."""
+    """Read the array of a gzipped idx file and check its header.
+
+    Args:
+        path: The file.
+        dimensions: Number of dimensions of the array.
+
+    Raises:
+        Malformed: If the file is damaged or has another header.
+    """
     try:
         with gzip.open(path, "rb") as stream:
             head = stream.read(4 + 4 * dimensions)
             expected = 0x800 + dimensions  # 8: unsigned bytes
             if len(head) < 4 + 4 * dimensions:
-                raise Malformed(f"{path}: ends within its header")
+                raise Malformed(f"{path}: the header is incomplete")
             magic, *shape = struct.unpack(f">{1 + dimensions}I", head)
             if magic != expected:
                 raise Malformed(f"{path}: magic number {magic}, expected {expected}")
             size = math.prod(shape)
-            # Read no more than one byte too many: a small file can claim, or unpack to, any size.
+            # Read at most one byte too many: a small file can announce, or decompress to, any size.
             body = stream.read(size + 1) if size < 1 << 32 else b""
             if len(body) != size:
                 more = "more" if len(body) > size else f"{len(body):,}"
                 raise Malformed(f"{path}: header announces {size:,} bytes, found {more}")
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise Malformed(f"{path}: not a whole gzip file ({error})") from error
-    return np.frombuffer(bytearray(body), np.uint8).reshape(shape)  # a bytearray, so that it can be written
+        raise Malformed(f"{path}: not a complete gzip file ({error})") from error
+    return np.frombuffer(bytearray(body), np.uint8).reshape(shape)  # a bytearray, so that the array is writable

@@ -1,6 +1,6 @@
-"""Arrays of an .npz file, read in blocks of rows so that memory does not grow with what the file decompresses to.
+"""Arrays of an .npz file, read in blocks of rows, so that the memory is bounded.
 
-NumPy's format is read here because `numpy.load` decompresses a whole array first: 600 kB can name 600 MB of zeros.
+`numpy.load` is not used because it decompresses the complete array first: 600 kB can contain 600 MB of zeros.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 
 from vitrail.utils.errors import Malformed
 
-BLOCK = 2**24  # bytes that are read at once, or one row where a row has more
-ROW = 2**26  # the most bytes of one row: of one image
-# The most bytes of an array that is read as a whole (labels, and images in Fortran order): this many, or this many for
-# each byte that the array has in the file.
-WHOLE, WHOLE_PER_BYTE = 2**26, 16
-# The most bytes of the resized images: this many, or this many for each byte that the array has in the file.
+BLOCK = 2**24  # bytes read at once, or one row if a row is larger
+ROW = 2**26  # maximum bytes of one row, which is one image
+# Maximum bytes of an array that is read completely (labels, and images in Fortran order): the larger of AT_ONCE and
+# AT_ONCE_PER_BYTE times its bytes in the file.
+AT_ONCE, AT_ONCE_PER_BYTE = 2**26, 16
+# Maximum bytes of the resized images: the larger of RESULT and RESULT_PER_BYTE times the array's bytes in the file.
 RESULT, RESULT_PER_BYTE = 2**32, 256
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what NumPy writes; others may need gigabytes to decompress
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes; others may need gigabytes to decompress
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array of an .npz file, of which only the header was read."""
+    """An array in an .npz file, of which only the header was read."""
 
     path: Path
     entry: str
@@ -45,22 +45,22 @@ class StoredArray:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def placeholder(self) -> NDArray[Any]:
-        """An array of this shape and type that takes no memory."""
+        """Return an array of this shape and type that uses no memory."""
         with _reading(self.path):
             return np.broadcast_to(np.zeros((), self.dtype), self.shape)
 
     def check_result(self, nbytes: int) -> None:
-        """Refuse images whose resized pixels would take more memory than the file justifies."""
+        """Raise Malformed if the resized images would need more memory than a file of this size may use."""
         most = max(RESULT, RESULT_PER_BYTE * self.compressed)
         if nbytes > most:
             raise Malformed(
-                f"{self.path}: {self.entry} would take {nbytes:,} bytes of memory when resized; at most {most:,} are "
+                f"{self.path}: {self.entry} would need {nbytes:,} bytes of memory when resized; at most {most:,} are "
                 "allowed for this file: set a smaller size, or split the file"
             )
 
-    def whole(self) -> NDArray[Any]:
-        """The whole array."""
-        most = max(WHOLE, WHOLE_PER_BYTE * self.compressed)
+    def read(self) -> NDArray[Any]:
+        """Read the complete array."""
+        most = max(AT_ONCE, AT_ONCE_PER_BYTE * self.compressed)
         if self.nbytes > most:
             order = " in Fortran order" if self.fortran else ""
             raise Malformed(
@@ -70,11 +70,11 @@ class StoredArray:
         with _reading(self.path), _opened(self.path, self.entry) as stream:
             _header(stream)
             values = _read(stream, math.prod(self.shape), self.dtype)
-            stream.read(1)  # at the end, zipfile compares the checksum
+            stream.read(1)  # at the end, zipfile checks the checksum
             return values.reshape(self.shape[::-1]).T if self.fortran else values.reshape(self.shape)
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """The rows of the array, some at a time."""
+        """Yield the rows of the array in blocks."""
         n, *row = self.shape
         nbytes = math.prod(row) * self.dtype.itemsize
         if nbytes > ROW:
@@ -84,19 +84,30 @@ class StoredArray:
             )
         step = max(1, BLOCK // nbytes)
         if self.fortran:
-            whole = self.whole()
-            yield from (whole[i : i + step] for i in range(0, n, step))
+            array = self.read()
+            yield from (array[i : i + step] for i in range(0, n, step))
             return
         with _reading(self.path), _opened(self.path, self.entry) as stream:
             _header(stream)
             for i in range(0, n, step):
                 rows = min(step, n - i)
                 yield _read(stream, rows * math.prod(row), self.dtype).reshape(rows, *row)
-            stream.read(1)  # at the end, zipfile compares the checksum
+            stream.read(1)  # at the end, zipfile checks the checksum
 
 
 def stored_arrays(path: Path, names: Set[str]) -> dict[str, StoredArray]:
-    """The arrays with these names in an .npz file; only their headers are read."""
+    """Find arrays in an .npz file; only their headers are read.
+
+    Args:
+        path: The file.
+        names: Names of the arrays to find.
+
+    Returns:
+        The arrays that the file contains, by name.
+
+    Raises:
+        Malformed: If the file is damaged, or an array has Python objects or an unusual compression.
+    """
     found = {}
     with _reading(path), zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
@@ -118,13 +129,13 @@ def stored_arrays(path: Path, names: Set[str]) -> dict[str, StoredArray]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Refuse a file that NumPy's or zipfile's readers cannot read; they raise many types of exceptions."""
+    """Turn the many exceptions of NumPy's and zipfile's readers into Malformed."""
     try:
         yield
     except Malformed:
         raise
     except Exception as error:
-        raise Malformed(f"{path}: not a whole .npz file of plain arrays ({error})") from error
+        raise Malformed(f"{path}: not a complete .npz file of plain arrays ({error})") from error
 
 
 @contextmanager
@@ -134,7 +145,7 @@ def _opened(path: Path, entry: str) -> Iterator[IO[bytes]]:
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and type of the array that follows."""
+    """Read the shape, the order (True: Fortran) and the type of the array that follows."""
     version = npy.read_magic(stream)
     if version == (1, 0):
         return npy.read_array_header_1_0(stream)
@@ -144,13 +155,13 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _read(stream: IO[bytes], count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The next values of a stream."""
+    """Read the next values of a stream."""
     out = np.empty(count, dtype)
     view, done = out.view(np.uint8) if out.nbytes else np.empty(0, np.uint8), 0
     while done < len(view):
         part = stream.read(min(2**20, len(view) - done))
         if not part:
-            raise EOFError("it ends too early")
+            raise EOFError("the file is truncated")
         view[done : done + len(part)] = np.frombuffer(part, np.uint8)
         done += len(part)
     return out

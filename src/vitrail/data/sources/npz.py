@@ -1,4 +1,4 @@
-"""Arrays in a NumPy archive."""
+"""Arrays in a NumPy archive (.npz)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitrail.data.read_request import ReadRequest
 from vitrail.data.sources.npy_files import stored_arrays
 from vitrail.utils.errors import Malformed, VitrailError
 
-# Names of train pictures, train labels, test pictures and test labels. MedMNIST's val_ arrays stay unused.
+# Names of training images, training labels, test images and test labels. MedMNIST's val_ arrays are not used.
 _CONVENTIONS = (
     ("images", "labels", "", ""),
     ("x_train", "y_train", "x_test", "y_test"),
@@ -19,7 +19,7 @@ _CONVENTIONS = (
 
 
 def read(request: ReadRequest) -> Dataset:
-    """The pictures of an .npz file, by one of three naming conventions."""
+    """Read the images of an .npz file that follows one of three naming conventions."""
     path = Path(request.source.argument).expanduser()
     if not path.is_file():
         raise VitrailError(f"data={request.source}: there is no file {path}; give the path of an .npz file")
@@ -27,7 +27,7 @@ def read(request: ReadRequest) -> Dataset:
     names = next((convention for convention in _CONVENTIONS if convention[0] in arrays), None)
     if names is None:
         wanted = ", ".join(convention[0] for convention in _CONVENTIONS)
-        raise Malformed(f"{path}: holds none of {wanted}")
+        raise Malformed(f"{path}: contains none of {wanted}")
     images, labels, test_images, test_labels = (arrays.get(name) for name in names)
     train, test, classes = gather((images, labels), (test_images, test_labels), request.size, str(path))
-    return request.answer(train, test, classes)
+    return request.dataset(train, test, classes)

@@ -173,11 +173,12 @@ class Node:
     def _check_features(self, terms: RunSpec, method: Method) -> None:
         """Refuse a run that would be called private although its feature network was trained on this node's data."""
         from vitrail.experiment.plan import feature_network
-        from vitrail.nets.features import TRAINED_ON, was_trained_on
+        from vitrail.nets.features import FEATURES, was_trained_on
 
         psi = feature_network(terms.resolved())
-        if method.mechanism is not None and psi in TRAINED_ON and was_trained_on(psi, self.data):
-            reason = f"features={psi} were trained on {TRAINED_ON[psi]}, which this node has: no noise makes it private"
+        if method.mechanism is not None and psi in FEATURES and was_trained_on(psi, self.data):
+            seen = FEATURES[psi].trained_on
+            reason = f"features={psi} were trained on {seen}, which this node has: no noise makes it private"
             self.log(reason)
             raise Refused(reason, "refused by the node's policy")
 
@@ -200,7 +201,7 @@ class Node:
         if policy.budget:
             from vitrail.privacy.budget import Budget
 
-            delta = policy.max_delta if self.budget else float(getattr(method, "delta", policy.max_delta))
+            delta = policy.max_delta if self.budget else method.delta
             budget = Budget(self.budget_name or self.name, self.budget or float(offered or 0), delta)
         try:
             policy.check(method)
@@ -255,7 +256,7 @@ class Node:
 
         client = self.client(terms)
         answers = int((client.private() or {}).get("given", 0))
-        delta = float(getattr(client.method, "delta", 1e-5))
+        delta = client.method.delta
         return write_statement(self._signs.key, self.name, terms.id, client.method.mechanism, answers, delta)
 
     def _folder(self, terms: RunSpec) -> Path:

@@ -30,8 +30,9 @@ from vitrail.engines.signing.server import ClientKeys, SigningServer
 from vitrail.experiment import settings as config
 from vitrail.experiment.partitioning import partition_from_settings
 from vitrail.experiment.plan import Plan, assemble, complete
+from vitrail.experiment.run import Run
 from vitrail.experiment.run_dir import RunDir
-from vitrail.experiment.runner import Run, run_rounds
+from vitrail.experiment.runner import run_rounds
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import NODES
 from vitrail.privacy.ledger import Ledger
@@ -87,7 +88,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     words = shlex.split(str(given.get("settings", "")))
     if not words:
         raise VitrailError('the run config names no settings; give -c \'settings="prism clients=3" out="FOLDER"\'')
-    values = config.one(words[0]) | dict(map(config.parse_override, words[1:]))
+    values = config.read_one(words[0]) | dict(map(config.parse_override, words[1:]))
     if out := given.get("out"):
         values["out"] = str(out)
     if not values.get("out"):

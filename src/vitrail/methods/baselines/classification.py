@@ -1,8 +1,10 @@
-"""What federated classifiers share: local steps of SGD, a weighted mean, and the server's own few pictures.
+"""Base of the federated classifiers (FedAvg, FedProx, SCAFFOLD, NaiveMix, FedMix, SDA-FL), and FedAvg's server.
 
-They make no pictures. They are what a generator's use is measured against: a classifier trained on what the server grew
-(psfedgan) beside one that was itself averaged over the clients. Where the server holds labelled pictures
-(server_share), it takes steps on them after every mean; without any, a method is as it was published.
+They generate no images: PS-FedGAN compares its classifier with them. A subclass implements `client_round`.
+
+Differences from the papers: a fixed number of local steps in place of epochs, so that all clients do the same work; the
+learning rate decays over the rounds; images are shifted by up to two pixels; GroupNorm; a server with labelled images
+(server_fraction) trains on them after each average.
 """
 
 from __future__ import annotations
@@ -40,20 +42,32 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
-UNIT = 100  # weights count hundreds of pictures
-NORM: Literal["group"] = "group"  # means of BatchNorm's statistics fit no client where each has classes of its own
+UNIT = 100  # a weight of 1 is 100 images
+NORM: Literal["group"] = "group"  # averaged BatchNorm statistics fit no client where each has its own classes
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # of pictures and labels
+Loss = Callable[[Tensor, Tensor], Tensor]  # of images and labels
 
 
-def descend(
-    net: nn.Module, batches: Iterator[gan.Batch], loss: Loss, lr: float, rng: Rng, add: Sequence[Tensor] = ()
+def train_sgd(
+    net: nn.Module, batches: Iterator[gan.Batch], loss: Loss, lr: float, rng: Rng, correction: Sequence[Tensor] = ()
 ) -> float:
-    """One step of SGD a batch, with vectors added to the gradients where there are any; returns the mean loss."""
+    """Take one step of SGD per batch and return the mean loss.
+
+    Args:
+        net: The network; it is trained in place.
+        batches: Images and labels.
+        loss: The loss of a batch.
+        lr: The learning rate.
+        rng: Randomness of dropout.
+        correction: Tensors added to the gradients, one per parameter; none by default.
+
+    Raises:
+        VitrailError: If a batch has no labels.
+    """
     optimizer = torch.optim.SGD(net.parameters(), lr)
     losses = []
     with one_thread(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.child("dropout").seed())  # dropout draws from the global state
+        torch.manual_seed(rng.child("dropout").seed())  # dropout uses the global state
         net.train()
         for x, y in batches:
             if y is None:
@@ -61,7 +75,7 @@ def descend(
             value = loss(x, y)
             optimizer.zero_grad()
             value.backward()
-            for p, more in zip(net.parameters(), add, strict=False):
+            for p, more in zip(net.parameters(), correction, strict=False):
                 if p.grad is not None:
                     p.grad += more
             optimizer.step()
@@ -71,44 +85,55 @@ def descend(
 
 @dataclass(frozen=True)
 class FederatedClassifier(BaseMethod):
-    """A federated classifier's settings, and FedAvg's two halves around what a client does."""
+    """Settings of a federated classifier, and FedAvg except for the client's training."""
 
     task: Task
-    local_steps: Annotated[int, Field(ge=1, description="steps of SGD on a client in a round")] = 20
-    batch_size: Annotated[int, Field(ge=1, description="pictures in a step")] = 16
+    local_steps: Annotated[int, Field(ge=1, description="SGD steps of a client per round")] = 20
+    batch_size: Annotated[int, Field(ge=1, description="images per step")] = 16
     lr: Annotated[
-        float, Field(gt=0, le=1e3, description="SGD's first learning rate; it falls to nothing over the rounds")
+        float, Field(gt=0, le=1e3, description="SGD's learning rate; it decays to zero over the rounds (cosine)")
     ] = 0.1
     server_steps: Annotated[
-        int, Field(ge=0, description="steps in a round on the server's own pictures, where it has any (server_share)")
+        int, Field(ge=0, description="steps per round on the server's own images, if it has any (server_fraction)")
     ] = 40
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 40}
 
     def net(self) -> nn.Sequential:
-        """The classifier, not yet initialised."""
+        """Build the classifier, not yet initialized."""
         return classifier(self.task.shape[0], self.task.classes, NORM)
 
-    def rate(self, t: int) -> float:
-        """The learning rate of a round, down a cosine."""
+    def load_net(self, vector: NDArray[np.float32]) -> nn.Module:
+        """Build the classifier with the weights of a vector, on the task's device."""
+        return from_vector(self.net(), vector).to(self.task.device)
+
+    def learning_rate(self, t: int) -> float:
+        """Return the learning rate of round t."""
         return self.lr * (1 + math.cos(math.pi * t / self.task.rounds)) / 2
+
+    def batches(self, data: Images, steps: int, rng: Rng, device: str) -> Iterator[gan.Batch]:
+        """Draw batches with replacement; images are shifted by up to two pixels."""
+        draw, task = rng.child("draws").torch(), Task(self.task.shape, self.task.classes, 1, 1, device)
+        for _ in range(steps):
+            pick = torch.randint(len(data), (min(self.batch_size, len(data)),), generator=draw).numpy()
+            x, y = gan.pictures(data, pick, task)
+            yield shifted(x, draw), y
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         if not self.task.classes:
-            raise VitrailError("a classifier needs labels; use data that has some, and labels=auto")
+            raise VitrailError("a classifier needs labels; use labelled data and labels=auto")
         with torch.device("meta"):
             size = vector_size(self.net())
-        one = PartSpec("sum", "float32", 1)
-        parts = {
+        return {
             "network": PartSpec("sum", "float32", size, over="weight"),
             "weight": PartSpec("sum", "float32", 1, least=0),
+            "metric.loss": PartSpec("sum", "float32", 1),
         }
-        return {**parts, "metric.loss": one}
 
     # -- server ---------------------------------------------------------------------------------------------------
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
-        """The network all clients begin with, and the server's own pictures."""
+        """Initialize w_0, and store the server's own images."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(rng.child("network").seed())
             first = gan.init_or_warm_start(start, {"network": to_vector(self.net())})
@@ -120,52 +145,40 @@ class FederatedClassifier(BaseMethod):
         }
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """The global network."""
+        """Send w_t."""
         return Broadcast({"network": ("float32", server["network"])})
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
-        """FedAvg: the weighted mean of clients' changes; then the server's own steps."""
+        """w_{t+1} <- w_t + Σ n_k Δ_k / Σ n_k; then train on the server's own images."""
         t = server["rounds"]
-        with np.errstate(divide="ignore", invalid="ignore"):  # weights of nothing make a round that is not closed
-            moved = server["network"] + sums.values["network"] / sums.values["weight"][0]
-        after = {**server, "network": clip_weights(moved.astype(np.float32)), "rounds": t + 1}
-        if server["real"] is None or not self.server_steps or not np.isfinite(moved).all():
+        with np.errstate(divide="ignore", invalid="ignore"):  # zero total weight gives NaN: the round is discarded
+            average = server["network"] + sums.values["network"] / sums.values["weight"][0]
+        after = {**server, "network": clip_weights(average.astype(np.float32)), "rounds": t + 1}
+        if server["real"] is None or not self.server_steps or not np.isfinite(average).all():
             return after
         C = from_vector(self.net(), after["network"])
         real = Images(server["real"]["pixels"], server["real"]["labels"])
-        batches = self.draws(real, self.server_steps, rng.child("server"), "cpu")
-        descend(C, batches, lambda x, y: F.cross_entropy(C(x), y), self.rate(t), rng)
-        trained = to_vector(C)  # where the mean is such that its own steps overflow, the server leaves them out
+        batches = self.batches(real, self.server_steps, rng.child("server"), "cpu")
+        train_sgd(C, batches, lambda x, y: F.cross_entropy(C(x), y), self.learning_rate(t), rng)
+        trained = to_vector(C)  # clients may send weights with which training overflows: then it is skipped
         return {**after, "network": clip_weights(trained)} if np.isfinite(trained).all() else after
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """The global classifier."""
+        """Return the global classifier."""
         weights = from_vector(self.net(), server["network"]).state_dict()
         about = {"shape": list(self.task.shape), "classes": self.task.classes, "norm": NORM}
         return {"classifier": Model("classifier", {**about, "weights": weights})}
 
     # -- client ---------------------------------------------------------------------------------------------------
 
-    def draws(self, data: Images, steps: int, rng: Rng, device: str) -> Iterator[gan.Batch]:
-        """Batches of some pictures, drawn with replacement, each picture moved by up to two pixels."""
-        draw, task = rng.child("draws").torch(), Task(self.task.shape, self.task.classes, 1, 1, device)
-        for _ in range(steps):
-            pick = torch.randint(len(data), (min(self.batch_size, len(data)),), generator=draw).numpy()
-            x, y = gan.pictures(data, pick, task)
-            yield shifted(x, draw), y
-
-    def opened(self, vector: NDArray[np.float32]) -> nn.Module:
-        """The network as it was received."""
-        return from_vector(self.net(), vector).to(self.task.device)
-
     def weight(self, data: Images) -> float:
-        """How much a client counts: by its pictures."""
+        """Return n_k, a client's weight in the average: its number of images."""
         return len(data) / UNIT
 
-    def reply(self, C: nn.Module, message: ServerMessage, data: Images, loss: float, **more: Any) -> Reply:
-        """What changed, times the client's weight; nothing where training went beyond what can be sent."""
+    def make_reply(self, C: nn.Module, message: ServerMessage, data: Images, loss: float, **more: Any) -> Reply:
+        """Return n_k Δ_k and n_k; Δ_k is zero if training diverged beyond what can be sent."""
         n = np.float32(self.weight(data))
-        moved = (to_vector(C) - message.parts["network"]) * n
-        if not is_sendable(moved):
-            moved = np.zeros_like(moved)
-        return Reply({"network": moved, "weight": np.array([n]), "metric.loss": np.array([loss]), **more})
+        change = (to_vector(C) - message.parts["network"]) * n
+        if not is_sendable(change):
+            change = np.zeros_like(change)
+        return Reply({"network": change, "weight": np.array([n]), "metric.loss": np.array([loss]), **more})

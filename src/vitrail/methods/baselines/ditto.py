@@ -1,51 +1,58 @@
-"""Ditto: Fair and Robust Federated Learning Through Personalization, Li, Hu, Beirami, Smith; ICML 2021.
+"""Ditto: Fair and Robust Federated Learning Through Personalization; Li, Hu, Beirami, Smith; ICML 2021. Algorithm 1.
 
-Beside the global model w, which all clients train together, each has a personal one v_k that it trains on
-F_k(v) + λ/2 ‖v - w_t‖². Here with PaDPaF's networks, losses and optimisers (padpaf.py), all of them in both models, as
-PaDPaF's paper compares (λ = 1; with FedProx prox_mu=1 holds w's local steps to w_t as well).
+All clients train the global model w with FedAvg. In addition, each client k trains a personal model v_k on
+F_k(v) + λ/2 ‖v - w_t‖². Both models consist of all of PaDPaF's networks, with its losses and optimizers, as in the
+comparison of PaDPaF's paper (λ = 1; with FedProx: prox_mu=1 also keeps the local steps of w near w_t).
 
-A round is `local_epochs` of steps for w and `personal_epochs` for v_k. Each step passes through as many networks as one
-of PaDPaF does, so by default, a quarter epoch each, a round costs a client what PaDPaF's half epoch does.
+Differences from the paper: one round takes `local_epochs` for w and `personal_epochs` for v_k. By default each is a
+quarter epoch, so that a round costs a client as much as PaDPaF's half epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from vitrail.data.dataset import Images
 from vitrail.methods.base import Model, Reply, ServerMessage
 from vitrail.methods.padpaf.algorithm import PaDPaF
-from vitrail.methods.padpaf.partial_federation import ProximalTerm, closed
+from vitrail.methods.padpaf.client_state import load_networks, private_state
+from vitrail.methods.padpaf.losses import ProximalTerm
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
 
 
 @dataclass(frozen=True)
 class Ditto(PaDPaF):
-    """Ditto's settings."""
+    """Ditto with its settings: PaDPaF with everything shared trains w; this class adds v_k."""
 
-    shared: Annotated[Literal["everything"], Field(description="what is federated: all of w, always")] = "everything"
-    ditto_lambda: Annotated[float, Field(ge=0, le=1e6, description="λ of Ditto: how strongly v_k is held to w_t")] = 1.0
+    shared: Annotated[Literal["everything"], Field(description="federated networks: always all of w")] = "everything"
+    ditto_lambda: Annotated[
+        float, Field(ge=0, le=1e6, description="λ: weight of the term that keeps v_k near w_t (paper: 1)")
+    ] = 1.0
     local_epochs: Annotated[
-        float, Field(gt=0, le=1e4, description="passes over a client's pictures in a round, for w")
+        float, Field(gt=0, le=1e4, description="epochs over a client's images per round, for w")
     ] = 0.25
-    personal_epochs: Annotated[float, Field(gt=0, le=1e4, description="the same for the personal v_k")] = 0.25
+    personal_epochs: Annotated[
+        float, Field(gt=0, le=1e4, description="epochs over a client's images per round, for v_k")
+    ] = 0.25
+
+    has_personal_models: ClassVar[bool] = True
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
-        """Algorithm 1: w_k by FedAvg's steps from w_t, and v_k by its own, held to w_t."""
+        """Train w_k from w_t as FedAvg does, and v_k with the proximal term."""
         w_k, reply = super().client_round(state.get("global", {}), message, data, rng.child("global"))
         w_t = {name: message.parts[name] for name in self.federated}
         v_k: State = state.get("personal", {})
-        nets = self.opened(v_k, {} if v_k else w_t, message)  # v_k begins where w is
-        own = replace(self, local_epochs=self.personal_epochs)
-        kept, _ = own.learn(nets, v_k, ProximalTerm(self.ditto_lambda, w_t), message.round, data, rng.child("personal"))
-        after = {**closed(nets, ()), **kept}
+        nets = load_networks(self.networks(), v_k, {} if v_k else w_t, message.parts["seed"])  # v_k starts at w_t
+        personal, proximal = replace(self, local_epochs=self.personal_epochs), ProximalTerm(self.ditto_lambda, w_t)
+        training_state, _ = personal.train(nets, v_k, proximal, message.round, data, rng.child("personal"))
+        after = {**private_state(nets, ()), **training_state}
         return {"global": w_k, "personal": after if finite(after) else v_k}, reply
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
-        """w, or a client's v_k."""
+        """Return the generator of w, or of a client's v_k."""
         return super().export_models(client["personal"] if client else server)

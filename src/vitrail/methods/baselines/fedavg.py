@@ -1,11 +1,11 @@
-"""FedAvg: Communication-Efficient Learning of Deep Networks from Decentralized Data, McMahan et al.; AISTATS 2017.
+"""FedAvg and FedProx for classifiers.
 
-And FedProx: Federated Optimization in Heterogeneous Networks, Li et al.; MLSys 2020. Each client takes local steps from
-the global w and sends its change; the server moves by the mean, weighted by pictures. FedProx adds μ/2 ‖w - w_t‖² to
-what a client minimises, so that it stays near the global w_t.
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized
+Data; AISTATS 2017. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks;
+MLSys 2020. Each client trains from the global w_t and sends its change; the server adds the mean, weighted by number
+of images. FedProx adds μ/2 ‖w - w_t‖² to each client's loss.
 
-What differs from the papers: a number of steps in place of epochs, so that all clients work alike; the learning rate
-falls over the rounds; pictures are shifted by up to two pixels; GroupNorm.
+Differences from the papers: see classification.py, which has the server's half.
 """
 
 from __future__ import annotations
@@ -20,37 +20,38 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods.base import Reply, ServerMessage
-from vitrail.methods.baselines.classification import FederatedClassifier, descend
+from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
 
 @dataclass(frozen=True)
 class FedAvg(FederatedClassifier):
-    """FedAvg's settings."""
-
-    def objective(self, C: nn.Module, x: Tensor, y: Tensor, w_t: list[Tensor]) -> Tensor:  # noqa: ARG002
-        """What a client minimises from w_t on."""
-        return F.cross_entropy(C(x), y)
+    """FedAvg (Algorithm 1 of McMahan et al.)."""
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """ClientUpdate: local steps from w_t."""
-        C = self.opened(message.parts["network"])
+        C = self.load_net(message.parts["network"])
         w_t = [p.detach().clone() for p in C.parameters()]
-        batches = self.draws(data, self.local_steps, rng, self.task.device)
-        loss = descend(C, batches, lambda x, y: self.objective(C, x, y, w_t), self.rate(message.round), rng)
-        return state, self.reply(C, message, data, loss)
+        batches = self.batches(data, self.local_steps, rng, self.task.device)
+        lr = self.learning_rate(message.round)
+        loss = train_sgd(C, batches, lambda x, y: self.objective(C, x, y, w_t), lr, rng)
+        return state, self.make_reply(C, message, data, loss)
+
+    def objective(self, C: nn.Module, x: Tensor, y: Tensor, w_t: list[Tensor]) -> Tensor:  # noqa: ARG002
+        """Return F(w), the loss that a client minimizes."""
+        return F.cross_entropy(C(x), y)
 
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedProx's settings."""
+    """FedProx: FedAvg with a proximal term."""
 
     prox_mu: Annotated[
-        float, Field(ge=0, le=1e6, description="how strongly a client is held to the global network (μ)")
+        float, Field(ge=0, le=1e6, description="weight μ of the proximal term μ/2 ‖w - w_t‖²; 0: FedAvg")
     ] = 0.1
 
     def objective(self, C: nn.Module, x: Tensor, y: Tensor, w_t: list[Tensor]) -> Tensor:
-        """h(w; w_t) = F(w) + μ/2 ‖w - w_t‖²."""
-        apart = [(w - start).square().sum() for w, start in zip(C.parameters(), w_t, strict=True)]
-        return super().objective(C, x, y, w_t) + self.prox_mu / 2 * torch.stack(apart).sum()
+        """Return h(w; w_t) = F(w) + μ/2 ‖w - w_t‖²."""
+        distances = [(w - start).square().sum() for w, start in zip(C.parameters(), w_t, strict=True)]
+        return super().objective(C, x, y, w_t) + self.prox_mu / 2 * torch.stack(distances).sum()

@@ -1,78 +1,347 @@
-"""PaDPaF: Partial Disentanglement with Partially-Federated GANs.
+"""PaDPaF: Partial Disentanglement with Partially-Federated GANs; Almansoori, Horváth, Takáč; TMLR 2024. Algorithm 1.
 
-Almansoori, Horváth, Takáč; 2024. A picture is x = G^c(z^c, G^s_i(z^s), y). Content is federated: the generator's
-convolutions G^c and the content discriminator D^c. Style is client i's own: the vectorizer G^s_i, the conditional
-BatchNorm through which its style enters G^c, and the style discriminator D^s_i. Nothing of it is declared, so nothing
-of it leaves. Barlow Twins keeps D^c's features alike where z^c is, and D^s's where z^s is (Eq. 14). The server's half
-and what a client keeps are in partly.py, its steps in padpaf_training.py.
+An image is x = G^c(z^c, G^s_i(z^s), y). Content is federated (θ^fed): the generator's convolutions G^c and the content
+discriminator D^c. Style is private to client i (θ_i^pvt): the vectorizer G^s_i, the conditional BatchNorm through which
+its output enters G^c, and the style discriminator D^s_i. No private parameter is part of any message.
 
-What differs from the paper: the server takes the mean (server_opt="adam" is the paper's step, of a size that does not
-depend on how far clients went: after few local steps it goes too far) and weighs clients by their pictures
-(weights="uniform" is its plain mean); the count of steps after which it is G's turn goes on over rounds, or a client
-with few pictures would never train G; Barlow Twins' features are centred; BatchNorm's statistics are a batch's in
-training and come from noise afterwards, so they are in no message; the noise that its code adds to pictures and
-channels is left out. loss="wasserstein" is the paper's, "hinge" its code's. With label_maps="private", as the paper has
-it, what a label means to G is each client's own too: the server's generator then draws without regard to labels.
+Differences from the paper:
+- The server applies the mean update (server_opt="adam" is the paper's step, whose size does not depend on the size of
+  the clients' updates: too large after few local steps), weighted by numbers of images (weighting="uniform": paper).
+- The step counter t of line 8 continues over rounds; otherwise a client with few images would never train G.
+- Features are centred in Barlow Twins. BatchNorm uses batch statistics in training and is calibrated with noise
+  afterwards, so statistics are in no message. The published code's noise on images and channels is omitted.
+- loss="hinge" is the published code's loss; "wasserstein" is the paper's.
+- `shared` and `prox_mu` turn the same code into baselines: FedAvg, local training and FedProx.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from itertools import islice
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.padpaf.losses import Form
-from vitrail.methods.padpaf.partial_federation import PartiallyFederated, ProximalTerm
-from vitrail.methods.padpaf.training import Networks, train
-from vitrail.nets.content_style import Content, Style
-from vitrail.nets.spectral_discriminator import SpectralDiscriminator
+from vitrail.methods.base import (
+    BaseMethod,
+    Broadcast,
+    Model,
+    PartSpec,
+    Reply,
+    ServerMessage,
+    Sums,
+    Task,
+    clip_weights,
+    is_sendable,
+)
+from vitrail.methods.padpaf.client_state import load_networks, private_state
+from vitrail.methods.padpaf.losses import Form, ProximalTerm, d_loss, g_loss
+from vitrail.nets.barlow_twins import barlow_twins
+from vitrail.nets.content_style import Content, ContentStyleGenerator, Style, initialise
+from vitrail.nets.flat import from_vector, load_trainable, to_vector, trainable_mask
+from vitrail.nets.spectral_discriminator import SpectralDiscriminator, warm_up_spectral_norm
 from vitrail.utils.rng import Rng
-from vitrail.utils.state import State
+from vitrail.utils.state import State, finite
 
-FEDERATED = PartiallyFederated.of_content  # θ^fed: the parameters of G^c and of D^c
+UNIT = 100  # weights count hundreds of images, so that weighted updates fit float16 for small and large clients
 
 
 @dataclass(frozen=True)
-class PaDPaF(PartiallyFederated):
-    """PaDPaF's settings; the paper's for MNIST are width=64, latent_dim=128, style_depth=8, rounds=300,
-    server_opt=adam."""
+class PaDPaF(BaseMethod):
+    """Algorithm 1 with its settings; the paper's values are those for MNIST."""
 
-    loss: Annotated[Form, Field(description="the GAN's loss: hinge (published code), wasserstein (the paper)")] = (
+    task: Task
+    shared: Annotated[
+        Literal["content", "everything", "nothing"],
+        Field(description="federated networks: content (PaDPaF), everything (FedAvg), nothing (local training)"),
+    ] = "content"
+    prox_mu: Annotated[float, Field(ge=0, le=1e6, description="μ of FedProx on federated networks (paper: 0)")] = 0.0
+    width: Annotated[int, Field(ge=4, le=512, description="channels of every layer (paper: 64, CelebA 128)")] = 32
+    latent_dim: Annotated[
+        int, Field(ge=2, le=1024, description="dimension of z^c and of z^s (paper: 128, CelebA 256)")
+    ] = 64
+    style_depth: Annotated[
+        int, Field(ge=1, le=16, description="layers of the style vectorizer (published code: 8)")
+    ] = 4
+    lam: Annotated[float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins (published code: 0.1)")] = 0.1
+    local_epochs: Annotated[
+        float, Field(gt=0, le=1e4, description="epochs over a client's images per round (paper: 0.5)")
+    ] = 0.5
+    loopless: Annotated[
+        bool, Field(description="stop after each step with a fixed probability; local_epochs on average")
+    ] = False
+    batch_size: Annotated[
+        int, Field(ge=2, description="real images, and generated images, per step (published code: 32)")
+    ] = 64
+    lr: Annotated[
+        float,
+        Field(gt=0, le=1e3, description="η_i: clients' Adam learning rate of G, twice this for D (paper: 0.001)"),
+    ] = 1e-3
+    server_lr: Annotated[
+        float, Field(gt=0, le=1e3, description="η_0: server's Adam learning rate, with server_opt=adam (paper: 0.01)")
+    ] = 0.01
+    server_opt: Annotated[
+        Literal["average", "adam"],
+        Field(description="server step: mean update, or Adam on it, for rounds of many local steps (paper: adam)"),
+    ] = "average"
+    lr_decay: Annotated[
+        float, Field(gt=0, le=1, description="factor on all learning rates per round (paper: 0.99)")
+    ] = 0.99
+    label_maps: Annotated[
+        Literal["private", "federated"],
+        Field(
+            description="label half of conditional BatchNorm; private: the server's generator ignores labels "
+            "(paper: private)"
+        ),
+    ] = "private"
+    weighting: Annotated[
+        Literal["examples", "uniform"],
+        Field(description="weight of a client: its number of images, or 1 (paper: uniform)"),
+    ] = "examples"
+    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="number format of sent weights")] = "float32"
+    loss: Annotated[Form, Field(description="GAN loss: hinge (published code) or wasserstein (paper: wasserstein)")] = (
         "hinge"
     )
-    d_steps: Annotated[int, Field(ge=1, description="steps of D to one of G (T_D)")] = 3
-    fake_labels: Annotated[Literal["all", "own"], Field(description="labels of fakes: all, or those of the client")] = (
-        "all"
-    )
+    d_steps: Annotated[int, Field(ge=1, description="T_D: steps of D per step of G (paper: 3)")] = 3
+    fake_labels: Annotated[
+        Literal["all", "own"],
+        Field(description="labels of generated images: all classes, or the client's own (paper: all)"),
+    ] = "all"
 
-    def content(self) -> gan.Nets:
-        """G^c and D^c."""
+    betas: ClassVar[tuple[float, float]] = (0.5, 0.9)  # of both Adam optimizers
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
+    content_networks: ClassVar[tuple[str, ...]] = ("generator", "discriminator")
+    style_networks: ClassVar[tuple[str, ...]] = ("style", "style_discriminator")
+    metrics: ClassVar[tuple[str, ...]] = ("loss_d", "loss_g", "barlow_twins")
+
+    # -- the model: θ_i = (θ^fed, θ_i^pvt) ------------------------------------------------------------------------
+
+    def networks(self) -> gan.Nets:
+        """Create G^c, D^c, G^s_i with its conditional BatchNorm, and D^s_i, not initialized."""
         t = self.task
-        return {"generator": self.generator(), "discriminator": SpectralDiscriminator(t.shape, t.classes, self.width)}
-
-    def style(self, content: nn.Module) -> gan.Nets:
-        """G^s_i with its conditional BatchNorm, and D^s_i."""
-        assert isinstance(content, Content)  # noqa: S101
+        G_c = Content(t.shape, t.classes, self.width, self.latent_dim, self.label_maps == "federated")
         return {
-            "style": Style(content, self.style_depth),
-            "style_discriminator": SpectralDiscriminator(self.task.shape, 0, self.width),
+            "generator": G_c,
+            "discriminator": SpectralDiscriminator(t.shape, t.classes, self.width),
+            "style": Style(G_c, self.style_depth),
+            "style_discriminator": SpectralDiscriminator(t.shape, 0, self.width),
         }
 
-    def learn(
-        self, nets: gan.Nets, state: State, pull: ProximalTerm, t: int, data: Images, rng: Rng
-    ) -> tuple[State, NDArray[Any]]:
-        """The client's loop with its own Adam for G and for D, which goes on where it was."""
-        model = Networks(nets, self.task.device)
-        eta_i = self.lr * self.lr_decay**t
-        averages = state.get("optimizers", {"G": None, "D": None})
-        optimizers: gan.Optimizers = {
-            "G": gan.adam(model.G, eta_i, self.betas, averages["G"]),
-            "D": gan.adam(model.D, 2 * eta_i, self.betas, averages["D"]),
+    @property
+    def federated(self) -> tuple[str, ...]:
+        """Names of the networks in θ^fed."""
+        everything = self.content_networks + self.style_networks
+        return {"content": self.content_networks, "everything": everything, "nothing": ()}[self.shared]
+
+    @property
+    def has_personal_models(self) -> bool:
+        return self.shared != "everything"
+
+    def reply_spec(self) -> Mapping[str, PartSpec]:
+        """Δ_i^fed times the client's weight, the weight, and metrics; nothing private."""
+        with torch.device("meta"):
+            nets = self.networks()
+        one = PartSpec("sum", "float32", 1)
+        parts = {
+            name: PartSpec("sum", self.wire_dtype, int(trainable_mask(nets[name]).sum()), over="weight")
+            for name in self.federated
         }
-        steps, losses = train(self, model, optimizers, pull, data, state.get("t", 0), rng)
-        return {"t": steps, "optimizers": {name: o.state_dict()["state"] for name, o in optimizers.items()}}, losses
+        metrics = {f"metric.{name}": one for name in self.metrics}
+        return {**parts, "weight": PartSpec("sum", "float32", 1, least=0), **metrics}
+
+    # -- Algorithm 1 ----------------------------------------------------------------------------------------------
+
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
+        """Line 3, θ_i := θ_0: initialize θ_0^fed, and the seed from which every client draws the same θ_i^pvt."""
+        nets = self.networks()
+        names = self.federated or ("generator",)  # with shared=nothing the server's generator stays untrained
+        first = {n: initialise(nets[n], rng.child(n).torch()) for n in names}
+        vectors = gan.init_or_warm_start(start, {n: to_vector(net)[trainable_mask(net)] for n, net in first.items()})
+        seed = np.frombuffer(rng.child("style").seed().to_bytes(8, "little"), np.uint8)
+        return {
+            **vectors,
+            "adam": dict.fromkeys(self.federated),
+            "rounds": 0,
+            "seed": seed if start is None else start["seed"],
+        }
+
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
+        """Lines 7 to 15: train θ_i, send Δ_i^fed, store θ_i^pvt."""
+        theta_0 = {name: message.parts[name] for name in self.federated}
+        nets = load_networks(self.networks(), state, theta_0, message.parts["seed"])
+        proximal = ProximalTerm(self.prox_mu, theta_0)
+        training_state, metrics = self.train(nets, state, proximal, message.round, data, rng)
+
+        n = np.float32(len(data) / UNIT if self.weighting == "examples" else 1.0)
+        parts: dict[str, NDArray[Any]] = {"weight": np.array([n])}
+        for name, theta in theta_0.items():  # line 11; line 12 (Δ_i^pvt ← 0): only federated networks are sent
+            parts[name] = n * (theta.astype(np.float32) - to_vector(nets[name])[trainable_mask(nets[name])])
+        parts |= {f"metric.{k}": v for k, v in zip(self.metrics, metrics[:, None], strict=True)}
+        after: State = {**private_state(nets, self.federated), **training_state}
+        if not finite(after) or not is_sendable(*(parts[name] for name in theta_0)):  # diverged: change nothing
+            return state, Reply(parts | {name: np.zeros_like(parts[name]) for name in theta_0})
+        return after, Reply(parts)
+
+    def train(
+        self, nets: gan.Nets, state: State, proximal: ProximalTerm, tau: int, data: Images, rng: Rng
+    ) -> tuple[State, NDArray[Any]]:
+        """Lines 7 to 10 of round τ, with GANOPT (lines 20 to 27): train all networks in place.
+
+        Returns:
+            The step counter and both Adam states, which a client stores between rounds; and the means of `metrics`.
+        """
+        model = ClientGan.of(nets, self.task.device)
+        eta_i = self.lr * self.lr_decay**tau
+        adam = state.get("optimizers", {"G": None, "D": None})
+        opt_G = gan.adam(model.G, eta_i, self.betas, adam["G"])
+        opt_D = gan.adam(model.D, 2 * eta_i, self.betas, adam["D"])
+        t, labels, draw = state.get("t", 0), labels_of_fakes(self, data), rng.child("training").torch()
+        G_nets = {name: nets[name] for name in ("generator", "style")}
+        D_nets = {name: nets[name] for name in ("discriminator", "style_discriminator")}
+        losses: list[Tensor] = []
+        for xi in local_batches(self, data, rng):  # lines 7, 10 and 24: ξ ~ q(·|i)
+            loss_d, twins, loss_g = d_objective(self, model, xi, latents(self, labels, draw, pairs=True))
+            gan.step(opt_D, loss_d + self.lam * twins + proximal(D_nets))  # line 25, F_i of Eq. 15
+            t += 1
+            if t % self.d_steps == 0:  # line 8: train_G
+                z, y = latents(self, labels, draw)
+                model.D.requires_grad_(False)
+                fake = model.G(z, y)
+                gan.step(opt_G, g_loss(model.D_c(fake, y)) + g_loss(model.D_s(fake)) + proximal(G_nets))  # line 22
+                model.D.requires_grad_(True)
+            losses.append(torch.stack([loss_d, loss_g, twins]).detach())
+        training_state = {"t": t, "optimizers": {"G": opt_G.state_dict()["state"], "D": opt_D.state_dict()["state"]}}
+        return training_state, torch.stack(losses).mean(0).cpu().numpy()
+
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
+        """Line 17: θ_0(τ+1) ← OPT_0(mean of Δ_i; θ_0(τ), η_0)."""
+        after: State = {**server, "adam": {}, "rounds": server["rounds"] + 1}
+        eta_0 = self.server_lr * self.lr_decay ** server["rounds"]
+        for name in self.federated:
+            with np.errstate(divide="ignore", invalid="ignore"):  # zero total weight gives NaN; the round is discarded
+                mean = (sums.values[name] / sums.values["weight"][0]).astype(np.float32)
+            theta_0 = nn.ParameterList([torch.from_numpy(np.array(server[name], np.float32))])
+            theta_0[0].grad = torch.from_numpy(mean)
+            opt_0 = (
+                gan.adam(theta_0, eta_0, self.betas, server["adam"][name])
+                if self.server_opt == "adam"
+                else torch.optim.SGD(theta_0.parameters(), 1.0)
+            )
+            opt_0.step()
+            after[name] = clip_weights(theta_0[0].detach().numpy())
+            after["adam"][name] = opt_0.state_dict()["state"]
+        return after
+
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
+        """Line 18: θ_i^fed ← θ_0^fed for all clients."""
+        theta_0 = {name: (self.wire_dtype, server[name]) for name in self.federated}
+        return Broadcast({**theta_0, "seed": ("bytes", server["seed"])})
+
+    # -- line 2, output -------------------------------------------------------------------------------------------
+
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
+        """Return a client's generator, or the server's: content without style (γ = 1, β = 0)."""
+        has: State = {"generator": server["generator"], **(client or {}), **{n: server[n] for n in self.federated}}
+        nets = self.networks()
+        tree = {"shape": list(self.task.shape), "classes": self.task.classes, "width": self.width}
+        tree |= {"latent": self.latent_dim, "style_depth": self.style_depth, "label_maps": self.label_maps}
+        tree["content"] = from_vector(nets["generator"], has["generator"]).state_dict()
+        if "style" in has:
+            tree["style"] = from_vector(nets["style"], has["style"]).state_dict()
+        return {"generator": Model("padpaf", tree)}
+
+    @property
+    def separates_style(self) -> bool:
+        """Whether `content_style_models` is available: content is federated and style is private."""
+        return self.shared == "content"
+
+    def content_style_models(
+        self, server: State, client: State | None = None
+    ) -> tuple[Model, SpectralDiscriminator, SpectralDiscriminator]:
+        """Return a client's generator, D^c and D^s_i for analysis; without a client's state, its initial ones."""
+        nets = self.networks()
+        if client is None:
+            client = private_state(load_networks(nets, {}, {}, server["seed"]), self.content_networks)
+        D_c = load_trainable(nets["discriminator"], server["discriminator"])
+        warm_up_spectral_norm(D_c)
+        D_s = from_vector(nets["style_discriminator"], client["style_discriminator"])
+        assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
+        return self.export_models(server, client)["generator"], D_c, D_s
+
+
+# -- used by GANOPT -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClientGan:
+    """A client's networks in training mode: G of content and style, D^c and D^s_i, and both as one module D."""
+
+    G: ContentStyleGenerator
+    D_c: SpectralDiscriminator
+    D_s: SpectralDiscriminator
+    D: nn.ModuleList
+
+    @staticmethod
+    def of(nets: gan.Nets, device: str) -> ClientGan:
+        """Join the networks of `PaDPaF.networks`."""
+        G_c, G_s, D_c, D_s = (nets[name] for name in ("generator", "style", "discriminator", "style_discriminator"))
+        assert isinstance(G_c, Content) and isinstance(G_s, Style)  # noqa: S101, PT018
+        assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
+        G, D = ContentStyleGenerator(G_c, G_s).to(device).train(), nn.ModuleList([D_c, D_s]).to(device).train()
+        D.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
+        return ClientGan(G, D_c, D_s, D)
+
+
+def d_objective(run: PaDPaF, model: ClientGan, xi: gan.Batch, noise: gan.Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return -f_i (Eq. 9), Γ_i (Eq. 14) and the generator's loss; `noise` is from `latents` with pairs."""
+    x, y = xi
+    z, y_fake = noise
+    with torch.no_grad():  # sg of Eq. 14
+        fake, same_content, same_style = model.G(z, y_fake).chunk(3)  # of (z^c, z^s), (z^c, z̃^s), (z̃^c, z^s)
+    y_fake = None if y_fake is None else y_fake[: len(fake)]
+    sizes = [len(x), len(fake), len(fake)]
+    phi_c = model.D_c.features(torch.cat([x, fake, same_content])).split(sizes)
+    phi_s = model.D_s.features(torch.cat([x, fake, same_style])).split(sizes)
+    out_c = model.D_c.head(phi_c[0], y), model.D_c.head(phi_c[1], y_fake)
+    out_s = model.D_s.head(phi_s[0]), model.D_s.head(phi_s[1])
+    loss = d_loss(*out_c, run.loss) + d_loss(*out_s, run.loss)
+    twins_c = barlow_twins(model.D_c.project(phi_c[1]), model.D_c.project(phi_c[2]))
+    twins_s = barlow_twins(model.D_s.project(phi_s[1]), model.D_s.project(phi_s[2]))
+    return loss, twins_c + twins_s, g_loss(out_c[1]) + g_loss(out_s[1])
+
+
+def labels_of_fakes(run: PaDPaF, data: Images) -> Tensor | None:
+    """Return the labels from which those of generated images are drawn uniformly; None without labels."""
+    if not run.task.classes:
+        return None
+    if run.fake_labels == "own" and data.labels is not None:
+        return torch.from_numpy(np.unique(data.labels))
+    return torch.arange(run.task.classes)
+
+
+def latents(run: PaDPaF, labels: Tensor | None, draw: torch.Generator, pairs: bool = False) -> gan.Batch:
+    """Draw (z^c, z^s) and y; with pairs also (z^c, z̃^s) and (z̃^c, z^s), in this order."""
+    c, s, c2, s2 = torch.randn(4, run.batch_size, run.latent_dim, generator=draw)
+    z = torch.cat([c, s], 1)
+    y = None if labels is None else labels[torch.randint(len(labels), (run.batch_size,), generator=draw)]
+    if pairs:
+        z = torch.cat([z, torch.cat([c, s2], 1), torch.cat([c2, s], 1)])
+        y = None if y is None else y.repeat(3)
+    return z.to(run.task.device), None if y is None else y.to(run.task.device)
+
+
+def local_batches(run: PaDPaF, data: Images, rng: Rng) -> Iterator[gan.Batch]:
+    """Yield the batches of `local_epochs`; loopless, of a geometric number of steps (line 10, π_i ∝ 1/|X_i|)."""
+    per_epoch = -(-len(data) // run.batch_size)
+    steps = max(1, round(run.local_epochs * per_epoch))
+    if run.loopless:
+        steps = int(rng.child("loopless").numpy().geometric(1 / steps))
+    return islice(gan.epochs(data, math.ceil(steps / per_epoch), run.batch_size, run.task, rng), steps)

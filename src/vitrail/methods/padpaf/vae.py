@@ -1,13 +1,11 @@
-"""PaDPaF as a β-VAE: Almansoori, Horváth, Takáč; 2024; Appendix C.2.4 (Kingma & Welling 2013, Higgins et al. 2017).
+"""PaDPaF as a β-VAE: Almansoori, Horváth, Takáč; TMLR 2024; Appendix C.2.4. Algorithm 1 with Eq. 16 in place of Eq. 9.
 
-z = (z^c, z^s). Federated are the content encoder p(z^c|x) and the decoder's convolutions G^c; private are the style
-encoder p(z^s|x), the vectorizer G^s_i and the conditional BatchNorm through which style enters G^c. A client lowers
-Eq. 16, -E log p(x|z) + β KL(p(z|x) ‖ N(0, 1)), p(x|z) a Gaussian of unit variance about G^c(z^c, G^s_i(z^s), y), and λ
-times Barlow Twins: samples that share z^c should have content codes that agree, samples that share z^s style codes.
+z = (z^c, z^s). Federated: the content encoder p(z^c|x) and the decoder's convolutions G^c. Private: the style encoder
+p(z^s|x), the vectorizer G^s_i and the conditional BatchNorm. A client minimizes -E log p(x|z) + β KL(p(z|x) ‖ N(0, 1)),
+where p(x|z) is a Gaussian of unit variance around G^c(z^c, G^s_i(z^s), y), plus λ Γ_i (Eq. 14) on the codes' means.
 
-The paper tells neither networks nor β, only that λ ≤ β and low values are best. Here the encoders are of
-nets/encoder.py, the decoder is PaDPaF's generator, Barlow Twins compares the codes' means, and labels, where
-there are any, go to the decoder alone.
+Differences from the paper: it states neither the networks nor β, only λ ≤ β and low values. The decoder here is
+PaDPaF's generator, the encoders are those of nets/encoder.py, and labels, if any, enter the decoder only.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.padpaf.losses import barlow_twins
-from vitrail.methods.padpaf.partial_federation import PartiallyFederated, ProximalTerm
-from vitrail.methods.padpaf.training import batches, latents
+from vitrail.methods.padpaf.algorithm import PaDPaF, latents, local_batches
+from vitrail.methods.padpaf.losses import Form, ProximalTerm
+from vitrail.nets.barlow_twins import barlow_twins
 from vitrail.nets.content_style import Content, ContentStyleGenerator, Style
 from vitrail.nets.encoder import Encoder
 from vitrail.utils.rng import Rng
@@ -34,51 +32,53 @@ Code = tuple[Tensor, Tensor]  # mean and log-variance of z
 
 
 @dataclass(frozen=True)
-class PaDPaFVae(PartiallyFederated):
-    """The β-VAE's settings."""
+class PaDPaFVae(PaDPaF):
+    """Algorithm 1 with other networks and another local objective; all else is PaDPaF's."""
 
-    lam: Annotated[
-        float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins, of content and of style; at most β")
-    ] = 0.1
-    beta: Annotated[float, Field(ge=0, le=1e6, description="β: weight of the divergence from N(0, 1)")] = 0.5
+    lam: Annotated[float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins, at most β (paper: no value)")] = (
+        0.1
+    )
+    beta: Annotated[float, Field(ge=0, le=1e6, description="β: weight of the KL divergence (paper: no value)")] = 0.5
 
-    of_content: ClassVar[tuple[str, ...]] = ("generator", "encoder")
-    of_style: ClassVar[tuple[str, ...]] = ("style", "style_encoder")
+    loss: ClassVar[Form] = "hinge"  # type: ignore[misc]  # settings of a GAN, which a VAE does not have
+    d_steps: ClassVar[int] = 1  # type: ignore[misc]
+    fake_labels: ClassVar[str] = "all"  # type: ignore[misc]
+    content_networks: ClassVar[tuple[str, ...]] = ("generator", "encoder")
+    style_networks: ClassVar[tuple[str, ...]] = ("style", "style_encoder")
     metrics: ClassVar[tuple[str, ...]] = ("reconstruction", "divergence", "barlow_twins")
+    separates_style: ClassVar[bool] = False  # no discriminators, whose features the analysis reads
 
-    def content(self) -> gan.Nets:
-        """G^c and the content encoder."""
-        return {"generator": self.generator(), "encoder": Encoder(self.task.shape, self.width, self.latent_dim)}
-
-    def style(self, content: nn.Module) -> gan.Nets:
-        """G^s_i with its conditional BatchNorm, and the style encoder."""
-        assert isinstance(content, Content)  # noqa: S101
+    def networks(self) -> gan.Nets:
+        """Create G^c, the content encoder, G^s_i with its conditional BatchNorm, and the style encoder."""
+        nets, shape = super().networks(), self.task.shape
         return {
-            "style": Style(content, self.style_depth),
-            "style_encoder": Encoder(self.task.shape, self.width, self.latent_dim),
+            "generator": nets["generator"],
+            "encoder": Encoder(shape, self.width, self.latent_dim),
+            "style": nets["style"],
+            "style_encoder": Encoder(shape, self.width, self.latent_dim),
         }
 
-    def learn(
-        self, nets: gan.Nets, state: State, pull: ProximalTerm, t: int, data: Images, rng: Rng
+    def train(
+        self, nets: gan.Nets, state: State, proximal: ProximalTerm, tau: int, data: Images, rng: Rng
     ) -> tuple[State, NDArray[Any]]:
-        """Steps of one Adam on all networks together."""
-        everything = nn.ModuleDict(nets).to(self.task.device).train()
-        decoder = joined(nets).to(self.task.device).train()
-        optimizer = gan.adam(everything, self.lr * self.lr_decay**t, self.betas, state.get("optimizer"))
+        """Lines 7 to 10, with one Adam on all networks and Eq. 16 as the objective."""
+        theta = nn.ModuleDict(nets).to(self.task.device).train()
+        decoder = join_decoder(nets).to(self.task.device).train()
+        opt = gan.adam(theta, self.lr * self.lr_decay**tau, self.betas, state.get("optimizer"))
         draw = rng.child("training").torch()
-        measured: list[Tensor] = []
-        for x, y in batches(self, data, rng):
+        losses: list[Tensor] = []
+        for x, y in local_batches(self, data, rng):
             noise = torch.randn(2, len(x), self.latent_dim, generator=draw).to(x.device)
             reconstruction, divergence = elbo(nets, decoder, x, y, noise)
             labels = torch.arange(self.task.classes) if self.task.classes else None
-            twins = agreement(nets, decoder, latents(self, labels, draw, pairs=True))
-            gan.step(optimizer, reconstruction + self.beta * divergence + self.lam * twins + pull(nets))
-            measured.append(torch.stack([reconstruction, divergence, twins]).detach())
-        return {"optimizer": optimizer.state_dict()["state"]}, torch.stack(measured).mean(0).cpu().numpy()
+            twins = code_twins(nets, decoder, latents(self, labels, draw, pairs=True))
+            gan.step(opt, reconstruction + self.beta * divergence + self.lam * twins + proximal(nets))
+            losses.append(torch.stack([reconstruction, divergence, twins]).detach())
+        return {"optimizer": opt.state_dict()["state"]}, torch.stack(losses).mean(0).cpu().numpy()
 
 
-def joined(nets: gan.Nets) -> ContentStyleGenerator:
-    """The decoder of content and style."""
+def join_decoder(nets: gan.Nets) -> ContentStyleGenerator:
+    """Return the decoder of content and style."""
     content, style = nets["generator"], nets["style"]
     assert isinstance(content, Content) and isinstance(style, Style)  # noqa: S101, PT018
     return ContentStyleGenerator(content, style)
@@ -87,7 +87,7 @@ def joined(nets: gan.Nets) -> ContentStyleGenerator:
 def elbo(
     nets: gan.Nets, decoder: ContentStyleGenerator, x: Tensor, y: Tensor | None, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Both terms of Eq. 16 without β, a picture's mean: ½‖x - x̂‖², and KL(p(z|x) ‖ N(0, 1)) of content and style."""
+    """Return both terms of Eq. 16 without β, averaged over images: ½‖x - x̂‖² and KL(p(z|x) ‖ N(0, 1)) of both codes."""
     codes: list[Code] = [nets["encoder"](x), nets["style_encoder"](x)]
     z = torch.cat([mu + e * (v / 2).exp() for (mu, v), e in zip(codes, noise, strict=True)], 1)
     reconstruction = (decoder(z, y) - x).square().sum((1, 2, 3)).mean() / 2
@@ -95,8 +95,8 @@ def elbo(
     return reconstruction, divergence[0] + divergence[1]
 
 
-def agreement(nets: gan.Nets, decoder: ContentStyleGenerator, noise: gan.Batch) -> Tensor:
-    """Γ_i of Eq. 14 on the codes' means; samples are samples, so no gradient enters them."""
+def code_twins(nets: gan.Nets, decoder: ContentStyleGenerator, noise: gan.Batch) -> Tensor:
+    """Return Γ_i (Eq. 14) on the codes' means; no gradient flows through the generated images."""
     with torch.no_grad():
         x, same_content, same_style = decoder(*noise).chunk(3)
     content = nets["encoder"](torch.cat([x, same_content]))[0].chunk(2)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from vitrail.data.dataset import Images
@@ -39,6 +39,7 @@ from vitrail.methods.prism.mechanisms import (
 )
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.features import choose_features, parse_layers
+from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.errors import VitrailError
@@ -57,7 +58,7 @@ class Prism(PrivateMethod):
 
     # The frozen network W and its initial scores.
     generator: Annotated[
-        Literal["small", "resnet", "sngan", "dcgan"], Field(description="generator network (paper: resnet)")
+        str, AfterValidator(GENERATORS.check), Field(description="generator network (paper: resnet)")
     ] = "small"
     width: Annotated[float, Field(gt=0, le=8, description="channel multiplier of the generator (paper: 1)")] = 1.0
     score_init: Annotated[

@@ -1,9 +1,9 @@
-"""The global classifier C of PS-FedGAN: trained on samples of all G_s and on the real pictures the server holds."""
+"""Training of the global classifier C_l of PS-FedGAN, on samples of all G_s and the server's real images."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -19,52 +19,53 @@ from vitrail.utils.determinism import one_thread
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
-PEAK = 4e-3  # the largest learning rate
+MAX_LR = 4e-3
 
 
-@dataclass(frozen=True)
-class ClassifierBatches:
-    """What C is shown: pictures of the mixture over all G_s, and real ones where the server has any."""
-
-    task: Task
-    made: Mixture
-    real: Images | None
-    batch: int
-    real_share: float
-
-    def draw(self, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        """One batch; a class that some generator knows is as likely as any other."""
-        known = self.made.knows.any(0).nonzero()[:, 0]
-        n_real = max(1, round(self.batch * self.real_share)) if self.real is not None and self.real_share else 0
-        n = max(0, self.batch - n_real)
-        y = known[torch.randint(len(known), (n,), generator=draw)]
-        with torch.no_grad():
-            x = self.made(torch.randn(n, self.made.z, generator=draw), y) if n else torch.empty(0, *self.task.shape)
-        x = x.nan_to_num()  # of a client's G that overflows for some z only
-        if self.real is not None and n_real:
-            pick = torch.randint(len(self.real), (n_real,), generator=draw).numpy()
-            x_real, y_real = gan.pictures(self.real, pick, Task(self.task.shape, self.task.classes, 1, 1))
-            x, y = torch.cat([x, x_real]), y if y_real is None else torch.cat([y, y_real])
-        return x, y
+def draw_batch(
+    task: Task, mixture: Mixture, real: Images | None, batch_size: int, real_fraction: float, draw: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Draw one batch of generated and real images; every class that a generator was trained on is equally likely."""
+    known = mixture.knows.any(0).nonzero()[:, 0]
+    n_real = max(1, round(batch_size * real_fraction)) if real is not None and real_fraction else 0
+    n = max(0, batch_size - n_real)
+    y = known[torch.randint(len(known), (n,), generator=draw)]
+    with torch.no_grad():
+        x = mixture(torch.randn(n, mixture.z, generator=draw), y) if n else torch.empty(0, *task.shape)
+    x = x.nan_to_num()  # a client's G may overflow for a few z
+    if real is not None and n_real:
+        pick = torch.randint(len(real), (n_real,), generator=draw).numpy()
+        x_real, y_real = gan.pictures(real, pick, Task(task.shape, task.classes, 1, 1))
+        x, y = torch.cat([x, x_real]), y if y_real is None else torch.cat([y, y_real])
+    return x, y
 
 
-def rate(done: float) -> float:
-    """AdamW's learning rate after a share of all steps: up over the first 30%, then down to nothing."""
-    return PEAK * (0.04 + 0.96 * done / 0.3 if done < 0.3 else (1 + math.cos(math.pi * (done - 0.3) / 0.7)) / 2)
+def learning_rate(progress: float) -> float:
+    """Return AdamW's learning rate after a fraction of all steps: linear warm-up over 30%, then a cosine to zero."""
+    if progress < 0.3:
+        return MAX_LR * (0.04 + 0.96 * progress / 0.3)
+    return MAX_LR * ((1 + math.cos(math.pi * (progress - 0.3) / 0.7)) / 2)
 
 
-def train(kept: State | None, lessons: ClassifierBatches, steps: range, of: int, rng: Rng) -> State:
-    """C after these steps of `of` in all; `kept` is what it was before them."""
+def train_classifier(
+    state: State | None,
+    task: Task,
+    draw_batch: Callable[[torch.Generator], tuple[Tensor, Tensor]],
+    steps: range,
+    total: int,
+    rng: Rng,
+) -> State:
+    """Train C_l for some of its `total` steps; `state` is the result of the steps before, None at first."""
     draw = rng.child("draws").torch()
     with one_thread(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.child("network").seed())  # torch's layers and dropout draw from the global state
-        C = classifier(lessons.task.shape[0], lessons.task.classes)
+        torch.manual_seed(rng.child("network").seed())  # torch's initialization and dropout use the global state
+        C = classifier(task.shape[0], task.classes)
         optimizer = torch.optim.AdamW(C.parameters(), weight_decay=0.05)
-        if kept is not None:
-            from_vector(C, kept["network"])
-            gan.restore(optimizer, kept["adam"])
+        if state is not None:
+            from_vector(C, state["network"])
+            gan.restore(optimizer, state["adam"])
         for step in steps:
-            x, y = lessons.draw(draw)
-            optimizer.param_groups[0]["lr"] = rate(step / of)
+            x, y = draw_batch(draw)
+            optimizer.param_groups[0]["lr"] = learning_rate(step / total)
             gan.step(optimizer, F.cross_entropy(C(shifted(x, draw)), y, label_smoothing=0.05))
     return {"network": to_vector(C), "adam": optimizer.state_dict()["state"]}

@@ -1,4 +1,4 @@
-"""How D_u travels in PS-FedGAN: exactly, as float32 or as coded changes of it; or rounded, for G too."""
+"""Coding of the discriminators in a message: exact (float32, or coded differences), or rounded to 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from vitrail.nets.flat import tensor_sizes
 from vitrail.utils.errors import Malformed
 from vitrail.wire import deltas, rounded
 from vitrail.wire.codecs import Array
@@ -19,43 +17,42 @@ BITS = {"int8": 8, "int4": 4}
 
 @dataclass(frozen=True)
 class Coding:
-    """One way for D's of one architecture to travel."""
+    """The coding of discriminators of one architecture."""
 
-    name: str  # as the setting d_coding names it
-    sizes: tuple[int, ...]  # of D's tensors
+    name: str  # the setting d_coding
+    sizes: tuple[int, ...]  # number of elements of each tensor of D
 
-    @classmethod
-    def of(cls, name: str, D: nn.Module) -> Coding:
-        """The way that is so named, for a network such as this, which may be on the meta device."""
-        return cls(name, tensor_sizes(D))
-
-    def as_read(self, vector: Floats) -> Floats:
-        """D as whoever reads it has it."""
+    def round(self, vector: Floats) -> Floats:
+        """Return D as the receiver decodes it."""
         return rounded.rounded(vector, self.sizes, BITS[self.name]) if self.name in BITS else vector
 
-    def encode(self, rows: Floats, before: Floats | None) -> Array:
-        """Every step's D, a row each and not rounded, under what the reader remembers."""
+    def encode(self, rows: Floats, context: Floats | None) -> Array:
+        """Encode every step's D, one row per step, given the rows that the receiver already has."""
         if self.name == "plain":
             return rows
         if self.name == "delta":
-            coded = deltas.encode(rows, before)
+            coded = deltas.encode(rows, context)
         else:
-            coded = rounded.encode(rows, self.sizes, BITS[self.name], before)
+            coded = rounded.encode(rows, self.sizes, BITS[self.name], context)
         return np.frombuffer(coded, np.uint8)
 
-    def decode(self, sent: Array, steps: int, before: Floats | None) -> Floats:
-        """Every step's D, a row each, as it is read."""
+    def decode(self, sent: Array, steps: int, context: Floats | None) -> Floats:
+        """Decode every step's D, one row per step.
+
+        Raises:
+            Malformed: If the bytes do not decode to `steps` discriminators of this architecture.
+        """
         size = sum(self.sizes)
         if self.name == "delta":
-            return deltas.decode(sent.tobytes(), (steps, size), before)
+            return deltas.decode(sent.tobytes(), (steps, size), context)
         if self.name in BITS:
-            return rounded.decode(sent.tobytes(), steps, self.sizes, BITS[self.name], before)
+            return rounded.decode(sent.tobytes(), steps, self.sizes, BITS[self.name], context)
         if sent.size != steps * size:
-            raise Malformed(f"{sent.size:,} numbers of D's, expected are {steps} times {size:,}")
+            raise Malformed(f"{sent.size:,} numbers of discriminators; expected {steps} times {size:,}")
         return sent.reshape(steps, size)
 
-    def remembered(self, rows: Floats, before: Floats | None) -> Floats | None:
-        """What both sides remember of D's as they were read: what the next ones are coded under."""
+    def next_context(self, rows: Floats, context: Floats | None) -> Floats | None:
+        """Return the decoded rows that the next message is coded against: the last two."""
         if self.name == "plain":
             return None
-        return np.array(rows[-2:] if before is None else np.vstack([before, rows])[-2:], np.float32)
+        return np.array(rows[-2:] if context is None else np.vstack([context, rows])[-2:], np.float32)

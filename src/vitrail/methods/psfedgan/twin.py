@@ -1,9 +1,8 @@
-"""A generator that grows twice from one secret seed: on its client as G_u, on the server as G_s.
+"""The secret of one client and the server: the seed of G_u and G_s, and keyed digests that compare them.
 
-Both sides run this code. The seed comes from a key that the two agree on (X25519), or from a file that both were given;
-it is expanded by ChaCha20, so that all of its 256 bits count, and never travels; nor does G. What a generator has
-become is named by a keyed digest (HMAC): whoever lacks the key learns nothing from it, and whoever has it sees whether
-the other side has the same bits.
+Both sides run this code. The secret comes from a key agreement (X25519) or from a file that both have. The seed of G is
+derived from it and expanded by ChaCha20, so all of its 256 bits matter. Neither the seed nor G is ever sent; an HMAC of
+G shows the other side, and nobody without the secret, whether both have the same bits.
 """
 
 from __future__ import annotations
@@ -27,41 +26,41 @@ PURPOSE = b"vitrail psfedgan 1 "
 
 @dataclass(frozen=True)
 class Secret:
-    """What one client and the server know, and nobody else."""
+    """A secret that one client and the server share."""
 
     root: bytes
     client: str
 
     def seed(self, generation: int) -> bytes:
-        """The secret seed of G; each new beginning has its own."""
+        """Derive the secret seed key_i of G; each new start (generation) has another one."""
         return derive(self.root, b"generator %d " % generation + self.client.encode())
 
     def digest(self, *pieces: bytes) -> bytes:
-        """A keyed digest of pieces of fixed lengths."""
+        """Return the HMAC-SHA256 of pieces of fixed lengths."""
         key = derive(self.root, b"digest " + self.client.encode())
         return hmac.digest(key, b"".join(pieces), "sha256")
 
 
-def secret_between(own: bytes, client_key: bytes, server_key: bytes, client: str) -> Secret:
-    """The secret of one client and the server, from one side's private key and both public ones."""
-    other = server_key if public(own) == client_key else client_key
-    return Secret(agree(own, other, PURPOSE + client_key + server_key), client)
+def agree_on_secret(private: bytes, client_key: bytes, server_key: bytes, client: str) -> Secret:
+    """Derive the secret by X25519 from one side's private key and both public keys."""
+    other = server_key if public(private) == client_key else client_key
+    return Secret(agree(private, other, PURPOSE + client_key + server_key), client)
 
 
-def secret_given(client: str) -> Secret:
-    """The secret of one client and the server, from a file that both were given."""
+def secret_from_file(client: str) -> Secret:
+    """Derive the secret from the client's key file, which both sides have."""
     return Secret(derive(read_key(client), PURPOSE + b"file " + client.encode()), client)
 
 
-def stream(seed: bytes) -> Source:
-    """As many bytes as are wanted from a seed, unpredictable without it."""
+def _stream(seed: bytes) -> Source:
+    """Return a source of bytes that cannot be predicted without the seed."""
     cipher = key_stream(seed)
     return lambda n: cipher.update(bytes(n))
 
 
-def initial(G: nn.Module, seed: bytes) -> nn.Module:
-    """DCGAN's start from the secret seed: N(0, 0.02²), N(1, 0.02²) for BatchNorm's scale, N(0, 1) for embeddings."""
-    source = stream(seed)
+def initialize(G: nn.Module, seed: bytes) -> nn.Module:
+    """Initialize G as DCGAN does, from the seed: N(0, 0.02²); N(1, 0.02²) for BatchNorm; N(0, 1) for embeddings."""
+    source = _stream(seed)
     with torch.no_grad():
         for m in G.modules():
             if isinstance(m, nn.ConvTranspose2d | nn.BatchNorm2d | nn.Embedding):
@@ -73,18 +72,19 @@ def initial(G: nn.Module, seed: bytes) -> nn.Module:
     return G
 
 
-def begin(G: nn.Module, secret: Secret, generation: int) -> State:
-    """A twin before its first step."""
-    vector = to_vector(initial(G, secret.seed(generation)))
+def initial_state(G: nn.Module, secret: Secret, generation: int) -> State:
+    """Return the state of G_u, and of G_s, before the first step."""
+    vector = to_vector(initialize(G, secret.seed(generation)))
     return {"generation": generation, "steps": 0, "generator": vector, "adam": None}
 
 
-def digest(twin: State, published: Array, secret: Secret) -> bytes:
-    """The name of a twin: HMAC over how far it is, G, its Adam, and the D's that were published to get there.
+def digest(twin: State, discriminators: Array, secret: Secret) -> bytes:
+    """Return the HMAC of G, its number of steps, its Adam, and the message's discriminators as decoded.
 
-    Without the D's, one wrong bit of them that leaves G as it is would be remembered by one side only.
+    The discriminators are included because the next message may be coded against them: a wrong bit that happens not to
+    change G would otherwise stay in one side's state.
     """
     pieces = [b"%d %d " % (twin["generation"], twin["steps"]), np.asarray(twin["generator"], "<f4").tobytes()]
     for _, averages in sorted((twin["adam"] or {}).items()):
         pieces += [np.asarray(t.cpu(), "<f4").tobytes() for _, t in sorted(averages.items())]
-    return secret.digest(*pieces, np.asarray(published, "<f4").tobytes())
+    return secret.digest(*pieces, np.asarray(discriminators, "<f4").tobytes())

@@ -1,0 +1,106 @@
+"""Pages of the documentation that are generated: methods with their settings, the command line, the notebook."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+_PAPER = re.compile(r"\s*\(paper: ([^)]*)\)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    pages = {"reference/methods.md": methods_page(), "reference/cli.md": cli_page()}
+    for notebook in sorted(Path(config.docs_dir).rglob("*.ipynb")):
+        path = notebook.relative_to(config.docs_dir)
+        pages[str(path.with_suffix(".md"))] = notebook_page(notebook)
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def notebook_page(path: Path) -> str:
+    """Return a notebook as Markdown, with a link to the file."""
+    title, *cells = json.loads(path.read_text("utf-8"))["cells"]
+    parts = ["".join(title["source"]), f"[Download this notebook]({path.name})"]
+    for cell in cells:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def methods_page() -> str:
+    """Return the page of methods: for each its summary and its settings."""
+    from vitrail.experiment.settings import Settings, settings_model
+    from vitrail.methods.registry import METHODS
+
+    lines = [
+        "# Methods and their settings",
+        "",
+        "After this page you can choose a method's settings. Write them as `KEY=VALUE` on the command line, as keyword",
+        "arguments of `vitrail.train`, or as lines of a TOML file. This page is generated from the code.",
+        "",
+        "## Settings of every run",
+        "",
+        *_table({name: f for name, f in Settings.model_fields.items() if name != "method"}),
+    ]
+    for name in METHODS:
+        fields, common = settings_model(name).model_fields, Settings.model_fields
+        shown = {n: f for n, f in fields.items() if n not in common or _default(f) != _default(common[n])}
+        shown.pop("method", None)
+        lines += ["", f"## {name}", "", _sentence(METHODS.summary(name)), "", *_table(shown)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(fields: dict[str, Any]) -> list[str]:
+    rows = ["| setting | default | paper | description |", "|---|---|---|---|"]
+    for name, f in fields.items():
+        text, default = f.description or "", _default(f)
+        paper = _PAPER.search(text)
+        cells = (f"`{name}`", f"`{default}`" if default else "", paper[1] if paper else "", _PAPER.sub("", text))
+        rows.append("| " + " | ".join(map(_cell, cells)) + " |")
+    return rows
+
+
+def _default(field: Any) -> str:
+    value = field.get_default()
+    return "" if value is None or str(value) == "PydanticUndefined" else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def cli_page() -> str:
+    """Return the page of the command line: for each command its help, arguments and options."""
+    import typer
+
+    from vitrail.cli.main import GROUPS, app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    lines = ["# Command line", "", "After this page you know every command and option. It is generated from the code."]
+    for group, names in GROUPS.items():
+        lines += ["", f"## {group}"]
+        for name in names:
+            command = commands[name]
+            lines += ["", f"### vitrail {name}", "", re.sub(r"(?m)^ {4}", "", command.help or "").strip(), ""]
+            lines += ["| argument or option | default | description |", "|---|---|---|"]
+            lines += [f"| {' | '.join(map(_cell, _parameter(p)))} |" for p in command.params]
+    return "\n".join(lines) + "\n"
+
+
+def _parameter(p: Any) -> tuple[str, str, str]:
+    """Return name, default and help of an argument or option."""
+    option = p.param_type_name == "option"
+    name = ", ".join(f"`{o}`" for o in p.opts) if option else f"`{p.metavar or p.name.upper()}`"
+    has_default = isinstance(p.default, bool | int | float | str) and p.default != ""
+    return name, f"`{p.default}`" if has_default else "", p.help or ""

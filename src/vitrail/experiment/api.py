@@ -1,0 +1,69 @@
+"""`vitrail.evaluate` and `vitrail.compare`: the two commands as functions that return plain objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail.data.dataset import Dataset
+from vitrail.experiment.callbacks import Callback, build_callbacks
+from vitrail.experiment.compare import Entry, EvalConfig, entries
+from vitrail.experiment.compare import compare as run_comparison
+from vitrail.experiment.evaluate import evaluate_stored
+from vitrail.experiment.run import Run
+from vitrail.metrics.measure import Measure
+
+
+def evaluate(
+    run: Run | str | Path, *, metrics: Sequence[str] | None = None, n: int = 2000, data: Dataset | str | None = None
+) -> list[Measure]:
+    """Evaluate a run's stored model on test images.
+
+    Args:
+        run: A finished run, its folder, or a model file.
+        metrics: Names of metrics (`vitrail list`); default: those that suit the model.
+        n: Number of images to generate.
+        data: Data to evaluate on; default: the test images of the data that the model was trained on.
+
+    Returns:
+        One object per metric, with `name`, `value`, and the bounds `low` and `high` of its 95% interval.
+
+    Raises:
+        VitrailError: If there is no model, or the data does not fit it.
+    """
+    where = run.folder if isinstance(run, Run) else run
+    _, columns = evaluate_stored(where, data, families=metrics, n=n)
+    return list(columns[0].measures)
+
+
+def compare(
+    methods: Sequence[str],
+    *,
+    out: str | Path,
+    seeds: Sequence[int] = (0,),
+    metrics: Sequence[str] | None = None,
+    n: int = 2000,
+    callbacks: Sequence[Callback | str] = (),
+    **settings: Any,
+) -> list[Entry]:
+    """Train and evaluate several methods on the same data and seeds.
+
+    Runs that are already in `out` are not repeated, and interrupted ones are continued.
+
+    Args:
+        methods: Names of methods, or settings files; each `[[runs]]` of a file is one entry.
+        out: Folder of the comparison.
+        seeds: One run per method and seed.
+        metrics: Names of metrics; default: those of `vitrail compare`.
+        n: Number of images to generate for each model.
+        callbacks: Objects that follow every run, or names of registered callbacks.
+        **settings: Settings of all runs, such as clients=4.
+
+    Returns:
+        One entry per method: `name`, the folders in `runs`, the metrics of each seed in `found`, errors in `failed`.
+    """
+    found = entries(methods, settings)
+    config = EvalConfig(n=n) if metrics is None else EvalConfig(n=n, families=tuple(metrics))
+    run_comparison(found, seeds, Path(out), config, lambda *_: build_callbacks(callbacks))
+    return found

@@ -1,0 +1,127 @@
+"""Start and resume runs: `vitrail.train` and `vitrail.resume`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from vitrail import __version__
+from vitrail.engines.simulation import SimulatedClients, SimulationEngine
+from vitrail.experiment import settings as config
+from vitrail.experiment.callbacks import Callback, build_callbacks
+from vitrail.experiment.plan import Plan, prepare
+from vitrail.experiment.plugins import describe_method, local_entries, name_classes
+from vitrail.experiment.run import Run
+from vitrail.experiment.run_dir import RunDir, new_run_dir
+from vitrail.experiment.runner import Engine, run_rounds
+from vitrail.experiment.settings import Settings
+from vitrail.experiment.validation import GIVEN
+from vitrail.methods.base import BaseMethod
+from vitrail.utils.errors import VitrailError
+from vitrail.utils.rng import Rng
+
+
+def train(
+    method: str | type[BaseMethod] | BaseMethod,
+    *,
+    data: Any = None,
+    progress: bool = False,
+    callbacks: Sequence[Callback | str] = (),
+    **settings: Any,
+) -> Run:
+    """Train a method on federated data, and return the finished run.
+
+    Args:
+        method: The name of a method, the path of a settings file, a class that derives from `vitrail.BaseMethod`, or
+            an object of such a class.
+        data: A source's name (`vitrail list`), a `vitrail.Dataset`, or a torch Dataset of images.
+        progress: Show progress in the terminal, as the command line does.
+        callbacks: Objects that follow the run, or names of registered callbacks.
+        **settings: Any setting of `vitrail list METHOD`. Where a setting is the name of a network, such as
+            `generator`, a class is accepted, too; it is registered under a name derived from its own.
+
+    Returns:
+        The run: its folder, settings, metrics and models.
+
+    Raises:
+        VitrailError: If the settings are wrong; all problems are reported at once, before anything is written.
+
+    Example:
+        >>> import tempfile, vitrail
+        >>> run = vitrail.train("prism", data="digits", size=8, clients=2, rounds=1, local_steps=1, workers=1,
+        ...                     eval_every=0, out=tempfile.mkdtemp())
+        >>> run.generator.sample(4).shape
+        torch.Size([4, 1, 8, 8])
+    """
+    name, own = describe_method(method)
+    given = name_classes({**own, **settings})
+    if progress:
+        callbacks = ["progress", *callbacks]
+    if data is not None:
+        given["data"] = data if isinstance(data, str) else GIVEN
+    return start_run(config.resolve(name, given), None if isinstance(data, str) else data, build_callbacks(callbacks))
+
+
+def start_run(settings: Settings, data: Any = None, callback: Callback | None = None) -> Run:
+    """Run resolved settings in a new folder."""
+    out = Path(settings.out) if settings.out else new_run_dir(settings.method, settings.data)
+    RunDir(out).check_free()
+    plan = prepare(settings.model_copy(update={"out": str(out)}), data)
+    with plan.folder.locked():
+        plan.folder.begin(config.to_toml(plan.settings, __version__))
+        return run_rounds(plan, engine_for, callback or Callback())
+
+
+def resume(
+    folder: str | Path,
+    *,
+    data: Any = None,
+    workers: int | str | None = None,
+    callbacks: Sequence[Callback | str] = (),
+) -> Run:
+    """Continue an interrupted run; the result is identical to that of an uninterrupted one, bit by bit.
+
+    Args:
+        folder: The run's folder.
+        data: The data, if the run was started with data from Python.
+        workers: Number of worker processes, if it should change.
+        callbacks: Objects that follow the run, or names of registered callbacks.
+
+    Raises:
+        VitrailError: If the folder has no run, or the run was made with other data.
+    """
+    place = RunDir(Path(folder))
+    if not place.settings.exists():
+        raise VitrailError(f"{folder} has no run (no settings.toml); give the folder that `vitrail run` printed")
+    if place.nodes.exists():
+        raise VitrailError(
+            f"{folder} is a run over nodes; continue it with `flwr run`, its settings and its out (docs/flower.md)"
+        )
+    overrides: dict[str, Any] = {"out": str(folder)} | ({} if workers is None else {"workers": workers})
+    plan = prepare(config.resolve(str(place.settings), overrides), data)
+    with place.locked():
+        return run_rounds(plan, engine_for, build_callbacks(callbacks))
+
+
+def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
+    """Return the engine that the settings name, with all clients on this machine."""
+    s = plan.settings
+    workers = min(len(plan.clients), os.cpu_count() or 1) if s.workers == "auto" else int(s.workers)
+    if s.engine == "flower":
+        from vitrail.engines.flower.simulation import simulation
+
+        return simulation(plan, workers)
+    if workers > 1 and (local := local_entries(s)):
+        warnings.warn(
+            f"{', '.join(local)}: defined in a script or notebook, which worker processes cannot import, so the run "
+            "uses one process; move it to a module to use several",
+            stacklevel=2,
+        )
+        workers = 1
+    holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
+    clients = SimulatedClients(plan.method, plan.id, Rng((s.seed,)), holds, plan.folder.clients, plan.budget)
+    return SimulationEngine(clients, plan.data.train, workers, s.client_dropout)

@@ -1,0 +1,132 @@
+"""Kinds of model files: how each is checked, built, described and exported. One module per kind.
+
+A file names its kind. The name is looked up in MODEL_KINDS and nowhere else; no module is imported because a file
+names it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import nn
+
+from vitrail.models.limits import check_activation, check_tensors, shown
+from vitrail.utils.errors import Malformed, nearest
+from vitrail.utils.registry import Registry
+
+STORED = "stored with the weights"
+REMEDY = "import the module that registers it, or list that module in the environment variable VITRAIL_PLUGINS"
+
+
+class ModelKind:
+    """Base class of model kinds; a kind of ordinary weights implements `network` only.
+
+    A model's tree has at least `shape` ([channels, height, width]) and `classes` (0 without labels), which are checked
+    before any method is called. The defaults of `check` and `build` expect a state dict in `tree["weights"]`.
+
+    Example:
+        >>> import torch
+        >>> from vitrail.models.limits import check_integer
+        >>> from vitrail.models.model import Model
+        >>> from vitrail.models.model_file import open_model
+        >>> class Dots(nn.Module):
+        ...     def __init__(self, shape, z):
+        ...         super().__init__()
+        ...         self.z, self.shape, self.linear = z, shape, nn.Linear(z, shape[0] * shape[1] * shape[2])
+        ...
+        ...     def forward(self, z, labels=None):
+        ...         return torch.tanh(self.linear(z)).view(-1, *self.shape)
+        >>> @MODEL_KINDS.register("dots", "one linear layer")
+        ... class DotsKind(ModelKind):
+        ...     @classmethod
+        ...     def network(cls, tree):
+        ...         return Dots(tuple(tree["shape"]), check_integer(tree, "z"))
+        >>> tree = {"shape": [1, 8, 8], "classes": 0, "z": 4, "weights": Dots((1, 8, 8), 4).state_dict()}
+        >>> open_model(Model("dots", tree), []).sample(3).shape
+        torch.Size([3, 1, 8, 8])
+    """
+
+    meaning: ClassVar[str] = "ordinary weights"
+    """What the file stores, for `vitrail show`."""
+    makes_images: ClassVar[bool] = True
+    """Whether the network is a generator; otherwise it is a classifier, of images in [-1, 1] to logits."""
+    coded_part: ClassVar[str] = ""
+    """The part of the tree that codes one number per weight; empty: none."""
+    onnx_refusal: ClassVar[str] = ""
+    """Why the kind cannot be exported to ONNX, and what to do; empty: it can."""
+
+    @classmethod
+    def network(cls, tree: dict[str, Any]) -> nn.Module:
+        """Build the untrained network that a tree describes; called on the meta device, too.
+
+        A generator has an attribute `z`, its number of noise dimensions, and is called with noise (n, z) and labels
+        (n,) or None; it returns images in [-1, 1].
+        """
+        raise NotImplementedError(f"{cls.__name__} must implement network(tree)")
+
+    @classmethod
+    def check(cls, tree: dict[str, Any]) -> int:
+        """Check a tree before memory is allocated for its network; called on the meta device.
+
+        Returns:
+            The bytes of the tensors that the model consists of.
+
+        Raises:
+            Malformed: If the tree does not fit together or needs more memory than its file justifies.
+        """
+        net = cls.network(tree)
+        stored = check_tensors(net, tree["weights"])
+        if cls.makes_images:
+            check_activation(net, tree["shape"][1], tree["classes"], stored)
+        return stored
+
+    @classmethod
+    def build(cls, tree: dict[str, Any]) -> nn.Module:
+        """Build the trained network, in evaluation mode, from a tree that was checked."""
+        net = cls.network(tree)
+        net.load_state_dict(tree["weights"])
+        return net.eval()
+
+    @classmethod
+    def largest_part(cls, net: nn.Module, stored: int) -> tuple[nn.Module, int]:
+        """Return the network that computes one image, and the bytes stored for it, of a network of `stored` bytes."""
+        return net, stored
+
+    @classmethod
+    def batch_norm(cls, tree: dict[str, Any]) -> str:  # noqa: ARG003
+        """Describe where BatchNorm's statistics come from."""
+        return STORED
+
+    @classmethod
+    def mask(cls, net: nn.Module) -> dict[str, Any]:  # noqa: ARG003
+        """Describe the mask of a built network: `elements`, `share` of ones, and `ones` where it is fixed."""
+        return {}
+
+
+MODEL_KINDS: Registry[type[ModelKind]] = Registry(
+    "model kind",
+    "vitrail.model_kinds",
+    {
+        "masked": ("vitrail.models.kinds.masked:MaskedKind", "a seed and one mask over its frozen random weights"),
+        "ensemble": ("vitrail.models.kinds.ensemble:EnsembleKind", "a seed and a probability per weight"),
+        "dcgan": ("vitrail.models.kinds.dcgan:DcganKind", "ordinary weights of a DCGAN"),
+        "mixture": ("vitrail.models.kinds.mixture:MixtureKind", "several DCGANs, one of which draws each image"),
+        "padpaf": ("vitrail.models.kinds.padpaf:PadpafKind", "shared content with one client's style, or with none"),
+        "classifier": ("vitrail.models.kinds.classifier:ClassifierKind", "ordinary weights of a classifier"),
+    },
+)
+
+
+def kind_named(name: object) -> type[ModelKind]:
+    """Return the model kind that a file names.
+
+    Raises:
+        Malformed: If no kind of this name is registered.
+    """
+    if not isinstance(name, str) or name not in MODEL_KINDS:
+        near = nearest(name[:60], MODEL_KINDS) if isinstance(name, str) else "expected text"
+        raise Malformed(
+            f"it is a model of kind {shown(name)}, which is not registered; {near}. It may be of a newer version or of "
+            f"a plugin: {REMEDY}"
+        )
+    return MODEL_KINDS[name]

@@ -1,0 +1,163 @@
+"""Perceptual features ψ: ReLU outputs of a frozen network in the style of VGG (Simonyan & Zisserman 2015)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vitrail.nets.pixels import differentiates, resize, widen
+from vitrail.nets.winograd import Tile, convolve, tile_for, transform
+from vitrail.utils.errors import VitrailError
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """Layers of a feature network: 3x3 convolutions, each followed by a ReLU, in blocks with a pool between them.
+
+    Args:
+        blocks: Channels of the convolutions of each block.
+        pool: "average" or "max".
+        mean: Subtracted from the colour channels of images in [-1, 1].
+        std: Divides the result.
+
+    Example:
+        >>> LayerPlan(((16,), (32, 32)), "average").widths
+        (16, 32, 32)
+    """
+
+    blocks: tuple[tuple[int, ...], ...]
+    pool: str
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of every layer."""
+        return tuple(width for block in self.blocks for width in block)
+
+    @property
+    def opens(self) -> tuple[int, ...]:
+        """Indices of the layers that follow a pool."""
+        return tuple(sum(map(len, self.blocks[:b])) for b in range(1, len(self.blocks)))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Index of each convolution in torchvision's list of layers, which counts ReLUs and pools, too."""
+        return tuple(2 * layer + sum(o <= layer for o in self.opens) for layer in range(len(self.widths)))
+
+
+class Features(nn.Module):
+    """Frozen feature network ψ: images in [-1, 1], grey or colour, to the ReLU outputs of the chosen layers.
+
+    All outputs are at least 0, on which the sensitivity of private feature sums depends.
+
+    Args:
+        name: The name of the network.
+        plan: Its layers.
+        layers: Indices of the ReLU outputs that are returned; None: all.
+
+    Example:
+        >>> from vitrail.nets.features import load_features
+        >>> psi = load_features("vitrail-fashion")
+        >>> x = torch.zeros(2, 1, 32, 32)
+        >>> [tuple(y.shape[1:]) for y in psi(x)][-1], tuple(psi.flat(x).shape)
+        ((96, 4, 4), (2, 44032))
+        >>> psi.layers = (0, 2)
+        >>> psi.dim((1, 32, 32))
+        24576
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, name: str, plan: LayerPlan, layers: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.name, self.plan, self.layers = name, plan, layers
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise((3, *plan.widths)))
+        self.register_buffer("mean", torch.tensor(plan.mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(plan.std).view(3, 1, 1), persistent=False)
+        self._transformed: dict[tuple[int, Tile], tuple[tuple[int, int], Tensor]] = {}
+        self.eval().requires_grad_(False)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Indices of the ReLU outputs that are returned, from 0; layers beyond the last are not computed."""
+        return self._layers
+
+    @layers.setter
+    def layers(self, layers: tuple[int, ...] | None) -> None:
+        depth = len(self.plan.widths)
+        chosen = tuple(range(depth)) if layers is None else tuple(sorted(set(layers)))
+        if not chosen or chosen[0] < 0 or chosen[-1] >= depth:
+            raise VitrailError(f"layers {layers} of {self.name}: expected one or more of 0 to {depth - 1}")
+        self._layers = chosen
+
+    def train(self, mode: bool = True) -> Features:  # noqa: ARG002
+        """Stay in evaluation mode: ψ is never trained."""
+        return super().train(False)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Return the chosen layers' outputs, each (n, channels, height, width), first layer first."""
+        if x.ndim != 4 or x.shape[1] not in (1, 3):
+            raise VitrailError(f"features of an array {tuple(x.shape)}: expected images (n, 1 or 3, height, width)")
+        y = (x.expand(-1, 3, -1, -1) - self.mean) / self.std
+        if differentiates(x):
+            return self.pixels_first(y)
+        outputs = []
+        for layer, conv in enumerate(self.convs[: self.layers[-1] + 1]):
+            y = functional.relu(conv(halve(y, self.plan.pool) if layer in self.plan.opens else y))
+            if layer in self.layers:
+                outputs.append(y)
+        return outputs
+
+    def pixels_first(self, x: Tensor) -> list[Tensor]:
+        """Compute the same, faster with gradients; in memory the outputs are (h, w, n, c)."""
+        y = widen(x, self.weight(0), self.bias(0))
+        outputs = [y]
+        for layer in range(1, self.layers[-1] + 1):
+            if layer in self.plan.opens:
+                y = resize(y, lambda t: halve(t, self.plan.pool))
+            tile = tile_for(*y.shape[:2])
+            y = convolve(y, self.transformed(layer, tile), tile, self.bias(layer))
+            outputs.append(y)
+        return [outputs[layer].permute(2, 3, 0, 1) for layer in self.layers]
+
+    def transformed(self, layer: int, tile: Tile) -> Tensor:
+        """Return a layer's weight for `convolve`, computed again only when the weight has changed."""
+        weight = self.weight(layer)
+        now = (weight.data_ptr(), weight._version)
+        made_of, U = self._transformed.get((layer, tile), (None, weight))
+        if made_of != now:
+            U = transform(weight, tile)
+            self._transformed[layer, tile] = now, U
+        return U
+
+    def weight(self, layer: int) -> Tensor:
+        """Return a layer's weight."""
+        return self.get_parameter(f"convs.{layer}.weight")
+
+    def bias(self, layer: int) -> Tensor:
+        """Return a layer's bias."""
+        return self.get_parameter(f"convs.{layer}.bias")
+
+    def flat(self, x: Tensor) -> Tensor:
+        """Return the features of each image as one row, all positions included: (n, dim)."""
+        return torch.cat([y.flatten(1) for y in self(x)], dim=1)
+
+    def dim(self, shape: tuple[int, ...]) -> int:
+        """Return the number of features of an image of this shape, (..., height, width)."""
+        (h, w), total = shape[-2:], 0
+        for layer, width in enumerate(self.plan.widths):
+            if layer in self.plan.opens:
+                h, w = (h + 1) // 2, (w + 1) // 2
+            total += width * h * w * (layer in self.layers)
+        return total
+
+
+def halve(y: Tensor, pool: str) -> Tensor:
+    """Halve height and width, rounding up, so that no image is too small: 1x1 stays 1x1."""
+    return (functional.avg_pool2d if pool == "average" else functional.max_pool2d)(y, 2, ceil_mode=True)

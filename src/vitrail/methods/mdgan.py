@@ -28,7 +28,7 @@ from torch import nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
-from vitrail.methods.base import BaseMethod, Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, Task, is_sendable
+from vitrail.methods.base import BaseMethod, Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, is_sendable
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.rng import Rng
@@ -40,7 +40,6 @@ from vitrail.wire.codecs import Array
 class MdGan(BaseMethod):
     """MD-GAN: the settings, then Algorithm 1 from top to bottom."""
 
-    task: Task
     k: Annotated[
         int | None, Field(ge=1, description="batches of fakes per round; by default ⌊log2 N⌋ for N clients")
     ] = None

@@ -1,11 +1,11 @@
-"""What PRISM costs in bytes, at the paper's size: the 32x32 ResNet, ten clients, 100 iterations a round at rate 0.1.
+"""Bytes sent by PRISM at the paper's size: the 32x32 ResNet, ten clients, 100 iterations per round at rate 0.1.
 
     python benchmarks/prism.py [--rounds 3] [--sampling independent] [--mada expected]
 
-Prints, round by round and in total, the bytes that one client sends and receives beside the same numbers as float32, as
-one byte an element (the paper's way), as packed bits, and beside the ideal code length under the model used; the model
-file's size; what coding a mask takes on one core; and what the server takes to add up 1,000 masks, in units of the
-time to read them from memory. Batches are small, because what travels hangs on how far scores move, not on the batch.
+Prints, per round and in total, the bytes that one client sends and receives, compared with float32, with one byte per
+element (as in the paper), with packed bits, and with the ideal code length; the size of the model file; the time to
+code a mask on one core; and the time in which the server adds 1,000 masks, relative to the time to read them from
+memory. Batches are small, because the bytes depend on how far scores move, not on the batch size.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from vitrail.models.model_file import save_model
 from vitrail.utils.rng import Rng
 from vitrail.wire.bits import BitCounts
 from vitrail.wire.entropy import decode, encode, ideal_bytes
+from vitrail.wire.klms import Klms
 from vitrail.wire.message import decode as decode_message
 from vitrail.wire.scores import levels
 
@@ -37,26 +38,26 @@ K = 10
 
 
 def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
-    """Train for some rounds and print what one client sends and receives in each."""
-    given = {
+    """Train for some rounds and print the bytes that one client sends and receives in each."""
+    chosen = {
         **PAPER,
         "batch_size": args.batch,
         "sampling": args.sampling,
         "mada": args.mada,
         "features": "vitrail-fashion",
     }
-    settings = config.resolve("prism", {**given, "rounds": args.rounds + 1})
+    settings = config.resolve("prism", {**chosen, "rounds": args.rounds + 1})
     data, rng = load("mnist5k"), Rng((0,))
     method: Any = config.build_method(settings, Task(data.shape, 0, args.rounds + 1, K))
     fed = Federation(0, method.server_init(rng.child("server", "init")))
-    held = {f"client-{k}": np.arange(k, len(data.train), K) for k in range(K)}
+    shares = {f"client-{k}": np.arange(k, len(data.train), K) for k in range(K)}
     n = method.size
     print(f"bytes of one client, K = {K}, {n:,} elements, sampling={args.sampling}, mada={args.mada}")
     print(f"{'':10}{'up':>11}{'ideal':>11}{'over':>8}   {'down':>11}{'ideal':>11}{'over':>8}")
     totals = np.zeros(4)
     with tempfile.TemporaryDirectory() as folder:
-        crew = SimulatedClients(method, b"a run of bytes 1", rng, held, Path(folder))
-        with SimulationEngine(crew, data.train.without_labels(), 2) as engine:
+        clients = SimulatedClients(method, b"a run of bytes 1", rng, shares, Path(folder))
+        with SimulationEngine(clients, data.train.without_labels(), 2) as engine:
             replies: list[bytes] = []
 
             def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
@@ -66,13 +67,13 @@ def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
                     yield client, answer
 
             ideal_down = 0.0
-            for t in range(args.rounds + 1):  # the last round only to see what is sent down for it
+            for t in range(args.rounds + 1):  # the last round only for the bytes sent down in it
                 replies.clear()
                 s_t = fed.server["s"]
-                fed, outcome = run_round(method, fed, crew.run, sorted(held), ask, rng)
+                fed, result = run_round(method, fed, clients.run, sorted(shares), ask, rng)
                 masks = [decode(_mask(raw), levels(s_t), 2) for raw in replies]
                 ideal_up = float(np.mean([ideal_bytes(m, levels(s_t), 2) for m in masks]))
-                up, down = (float(np.mean(list(x.values()))) for x in (outcome.up, outcome.down))
+                up, down = (float(np.mean(list(x.values()))) for x in (result.up, result.down))
                 over = f"{down / ideal_down - 1:8.2%}" if ideal_down else f"{'':8}"
                 print(
                     f"round {t + 1:<4}{up:11,.0f}{ideal_up:11,.0f}{up / ideal_up - 1:8.2%}   "
@@ -83,11 +84,11 @@ def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
                 counts = np.sum([m.astype(np.int64) for m in masks], axis=0)
                 ideal_down = ideal_bytes(counts, levels(s_t, K + 1), K + 1)
     rounds = args.rounds + 1
-    print(f"{'in all':10}{totals[0]:11,.0f}{totals[1]:11,.0f}{'':11}{totals[2]:11,.0f}{totals[3]:11,.0f}")
-    print("against, a round:")
-    for name, each in (("float32 scores", 4), ("one byte an element", 1), ("packed bits", 1 / 8)):
-        print(f"  {name:20}{n * each:12,.0f}   {n * each * rounds / totals[0]:6.1f} x what went up in all")
-    print(f"  {'float32 scores down':20}{n * 4:12,.0f}   {n * 4 * rounds / totals[2]:6.1f} x what went down in all")
+    print(f"{'total':10}{totals[0]:11,.0f}{totals[1]:11,.0f}{'':11}{totals[2]:11,.0f}{totals[3]:11,.0f}")
+    print("compared with, per round:")
+    for name, each in (("float32 scores", 4), ("one byte per element", 1), ("packed bits", 1 / 8)):
+        print(f"  {name:20}{n * each:12,.0f}   {n * each * rounds / totals[0]:6.1f} x the bytes up in total")
+    print(f"  {'float32 scores down':20}{n * 4:12,.0f}   {n * 4 * rounds / totals[2]:6.1f} x the bytes down in total")
     return method, fed
 
 
@@ -105,25 +106,26 @@ def model_file(method: Any, fed: Federation) -> None:
 
 
 def coding(method: Any, fed: Federation) -> None:
-    """Print what coding takes, on one core."""
+    """Print the time and the bytes of coding a mask on one core."""
     s, draw = fed.server["s"], np.random.default_rng(0)
     mask = draw.random(len(s)) < 1 / (1 + np.exp(-s / 1024))
     coded = encode(mask, levels(s), 2)
     seconds = best(lambda: decode(encode(mask, levels(s), 2), levels(s), 2))
     print(f"encode and decode one mask: {seconds:.2f} s on one core, {len(coded):,} bytes")
+    klms = Klms(method.klms_bits, method.klms_block)
     chosen: Any = None
 
     def choose() -> None:
         nonlocal chosen
-        chosen = method.klms.encode(s / 1024, s, 1, draw)
+        chosen = klms.encode(s / 1024, s, 1, draw)
 
-    took, back = best(choose, 1), best(lambda: method.klms.decode(chosen, s, 1), 1)
+    took, back = best(choose, 1), best(lambda: klms.decode(chosen, s, 1), 1)
     bits = 8 * len(chosen) / len(s)
-    print(f"klms: {len(chosen):,} bytes, {bits:.3f} bit an element; choose {took:.1f} s, decode {back:.1f} s")
+    print(f"klms: {len(chosen):,} bytes, {bits:.3f} bits per element; encode {took:.1f} s, decode {back:.1f} s")
 
 
 def aggregation(n: int, masks: int = 1000) -> None:
-    """Print what adding up masks takes, in units of the time to read them."""
+    """Print the time in which masks are added, relative to the time to read them."""
     n = n // 64 * 64
     packed = np.random.default_rng(0).integers(0, 256, (masks, n // 8), dtype=np.uint8)
     read = best(lambda: np.bitwise_xor.reduce(packed.view(np.uint64), axis=None))
@@ -147,7 +149,7 @@ def aggregation(n: int, masks: int = 1000) -> None:
 
 
 def best(work: Callable[[], object], times: int = 3) -> float:
-    """The shortest of a few tries: the machine may be shared."""
+    """Return the shortest time of a few runs, because the machine may be shared."""
     took = []
     for _ in range(times):
         began = time.perf_counter()
@@ -157,7 +159,7 @@ def best(work: Callable[[], object], times: int = 3) -> float:
 
 
 def main() -> None:
-    """Print all of it."""
+    """Run all measurements."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, default=4)

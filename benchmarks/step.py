@@ -1,10 +1,10 @@
-"""What one local iteration of a PRISM client costs: ours, and Algorithm 1 as its pseudocode reads.
+"""Time of one local iteration of a PRISM client: Vitrail's, and the plain one of examples/plain_prism.py.
 
     VITRAIL_ASSETS=FOLDER python benchmarks/step.py [--generator small --features vitrail-fashion] [--threads 2]
 
-Both sample a mask, generate a batch, compare moments of all layers of ψ, and step Adam on the scores. They take turns
-in one process, and medians are compared, so that a noisy machine cancels out. tests/examples/ holds them to the same
-loss and gradient. Ours runs with deterministic kernels, as the engine runs it; the plain one as torch comes.
+Both sample a mask, generate a batch, compare moments of all layers of ψ, and take an Adam step on the scores. They
+alternate in one process, and medians are compared, which cancels load by other processes. tests/examples/ checks that
+they have the same loss and gradient. Only Vitrail's runs with deterministic kernels, as it does in the engine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTS = ("mask", "generator", "ψ and loss", "backward", "Adam")
 
 
 class Clock:
-    """Seconds spent in each part, a list over the steps."""
+    """Seconds spent in each part of the steps."""
 
     def __init__(self) -> None:
         self.parts: dict[str, list[float]] = defaultdict(list)
@@ -48,7 +48,7 @@ class Clock:
 
 
 def plain(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> tuple[Clock, Callable[[], None]]:
-    """A step of examples/plain_prism.py; masks are sampled inside the generator."""
+    """Return a step of examples/plain_prism.py; masks are sampled in the generator."""
     net = build(generator, (1, SIZE, SIZE), 0)
     widths = (net.first.out_channels, *(block.conv1.out_channels for block in net.blocks))
     G, clock = plain_prism.Generator(1, net.z, widths), Clock()
@@ -70,7 +70,7 @@ def plain(generator: str, psi: Features, real: Tensor, draw: torch.Generator) ->
 
 
 def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> tuple[Clock, Callable[[], None]]:
-    """A step as in methods/prism/algorithm.py; the real moments were computed before."""
+    """Return a step as in methods/prism/algorithm.py; real moments are computed before."""
     net, clock, y = Masked(build(generator, (1, SIZE, SIZE), 0), seed=0), Clock(), torch.zeros(len(real)).long()
     with torch.no_grad():
         moments = class_moments(psi(real), y, 1)
@@ -95,8 +95,8 @@ def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> 
 
 
 def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description="Seconds of a PRISM client's step.")
+    """Print a table of times."""
+    parser = argparse.ArgumentParser(description="Time of a PRISM client's step.")
     parser.add_argument("--generator", choices=["small", "resnet"], default="resnet")
     parser.add_argument("--features", default="vgg19")
     for name, value in {"batch": 64, "steps": 7, "threads": 1}.items():

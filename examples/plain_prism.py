@@ -1,11 +1,11 @@
-"""PRISM (Seo, Han, Yoo; ICLR 2025), Algorithm 1, as the paper's pseudocode reads: nothing is fast, hidden or clever.
+"""PRISM (Seo, Han, Yoo; ICLR 2025), Algorithm 1, written as directly as the paper's pseudocode.
 
     python examples/plain_prism.py --rounds 5
     VITRAIL_ASSETS=FOLDER python examples/plain_prism.py --size 32 --generator resnet --features vgg19
 
-trains over the 8x8 digits that come with scikit-learn, in seconds, and writes grid.png. Only the pictures and the
-weights of ψ come from Vitrail. `vitrail run prism` does the same faster and better: methods/prism/algorithm.py
-says what differs; tests/examples/ holds both to the same loss and gradient, benchmarks/step.py to their speed.
+trains on the 8x8 digits of scikit-learn, in seconds, and writes grid.png. Only the images and the weights of ψ come
+from Vitrail. `vitrail run prism` is faster and better: methods/prism/algorithm.py lists the differences. A test in
+tests/examples/ checks that both have the same loss and gradient; benchmarks/step.py compares their speed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLAMP = 0.01  # θ = 0 or 1 would make infinite scores
 
 
 class MaskedWeight(nn.Module):
-    """Frozen W = ±sqrt(2/fan_in), learned scores s; a call samples M ~ Bern(sigmoid(s)) and gives W⊙M."""
+    """Frozen W = ±sqrt(2/fan_in) and learned scores s; a call samples M ~ Bern(sigmoid(s)) and returns W⊙M."""
 
     W: Tensor
 
@@ -36,7 +36,7 @@ class MaskedWeight(nn.Module):
         super().__init__()
         self.register_buffer("W", torch.empty(shape).bernoulli_().mul(2).sub(1) * math.sqrt(2 / fan_in))
         self.s = nn.Parameter(torch.randn(shape))
-        self.times_theta = times_theta  # published code's gradient; the plain straight-through one without
+        self.times_theta = times_theta  # the gradient of the paper's code; else plain straight-through
 
     def forward(self, draw: torch.Generator) -> Tensor:
         theta = torch.sigmoid(self.s)
@@ -46,7 +46,7 @@ class MaskedWeight(nn.Module):
 
 
 class Block(nn.Module):
-    """BN, ReLU, nearest x2, conv3x3, BN, ReLU, conv3x3, beside conv1x1 and nearest x2."""
+    """BN, ReLU, nearest x2, conv3x3, BN, ReLU, conv3x3, plus a bypass of conv1x1 and nearest x2."""
 
     def __init__(self, a: int, b: int, times_theta: bool) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Block(nn.Module):
 
 
 class Generator(nn.Module):
-    """The paper's generator: 4x4 pixels, then residual blocks that double them."""
+    """The paper's generator: 4x4 pixels, then residual blocks that double the size."""
 
     def __init__(self, channels: int, z: int, widths: tuple[int, ...], times_theta: bool = False) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Generator(nn.Module):
 
 
 def relus(psi: Features, x: Tensor) -> Tensor:
-    """ψ(x): all ReLU outputs, concatenated, one row a picture."""
+    """Return ψ(x): all ReLU outputs, concatenated, one row per image."""
     y, outputs = (x.expand(-1, 3, -1, -1) - psi.mean) / psi.std, []
     pool = F.avg_pool2d if psi.plan.pool == "average" else F.max_pool2d
     for i, conv in enumerate(psi.convs):
@@ -90,7 +90,7 @@ def relus(psi: Features, x: Tensor) -> Tensor:
 
 
 def mmd(psi: Features, real: Tensor, fake: Tensor) -> Tensor:
-    """Eq. 1: |mean ψ(real) - mean ψ(fake)|² + |var ψ(real) - var ψ(fake)|²."""
+    """Return Eq. 1: |mean ψ(real) - mean ψ(fake)|² + |var ψ(real) - var ψ(fake)|²."""
     with torch.no_grad():
         r = relus(psi, real)
     f = relus(psi, fake)
@@ -98,7 +98,7 @@ def mmd(psi: Features, real: Tensor, fake: Tensor) -> Tensor:
 
 
 def train_client(G: Generator, psi: Features, data: Tensor, steps: int, batch: int, lr: float) -> list[Tensor]:
-    """Local iterations, then the mask that is uploaded."""
+    """Run the local iterations and return the mask to upload."""
     draw = torch.default_generator
     optimizer = torch.optim.Adam(G.parameters(), lr=lr, betas=(0.5, 0.999))
     for _ in range(steps):
@@ -110,36 +110,36 @@ def train_client(G: Generator, psi: Features, data: Tensor, steps: int, batch: i
     return [torch.bernoulli(torch.sigmoid(s.detach())) for s in G.parameters()]
 
 
-def main(words: list[str] | None = None) -> None:
-    """K clients one after another; the server averages their masks."""
-    parser = argparse.ArgumentParser(description="PRISM, plainly.")
+def main(arguments: list[str] | None = None) -> None:
+    """Train K clients one after another; the server averages their masks."""
+    parser = argparse.ArgumentParser(description="PRISM in plain PyTorch.")
     for name, value in {"rounds": 5, "clients": 3, "steps": 10, "batch": 64, "lr": 0.1, "size": 8, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--generator", choices=["small", "resnet"], default="small")
     parser.add_argument("--features", default="vitrail-fashion")
     parser.add_argument("--out", type=Path, default=Path("grid.png"))
-    a = parser.parse_args(words)
+    a = parser.parse_args(arguments)
     torch.manual_seed(a.seed)
     ups = int(math.log2(a.size)) - 2
     widths = (
         (128, 96, 64, 48, 32, 16)[-ups - 1 :] if a.generator == "small" else tuple(64 << i for i in range(ups, -1, -1))
     )
     psi, G = load_features(a.features), Generator(1, 128, widths)
-    shares = to_float(load("digits", size=a.size).train.pixels).chunk(a.clients)
+    clients = to_float(load("digits", size=a.size).train.pixels).chunk(a.clients)
     s = [p.detach().clone() for p in G.parameters()]  # the server's scores
     for t in range(a.rounds):
         masks = []
-        for data in shares:
-            for p, now in zip(G.parameters(), s, strict=True):
-                p.data.copy_(now)
+        for data in clients:
+            for p, scores in zip(G.parameters(), s, strict=True):
+                p.data.copy_(scores)
             masks.append(train_client(G, psi, data, a.steps, a.batch, a.lr))
         theta = [torch.stack(layer).mean(0) for layer in zip(*masks, strict=True)]
         s = [torch.logit(x.clamp(CLAMP, 1 - CLAMP)) for x in theta]
-        for p, now in zip(G.parameters(), s, strict=True):
-            p.data.copy_(now)
+        for p, scores in zip(G.parameters(), s, strict=True):
+            p.data.copy_(scores)
         with torch.no_grad():
             fakes = G(torch.randn(64, G.z), torch.default_generator)
-            print(f"round {t + 1}: loss {mmd(psi, shares[0][:64], fakes):.1f}")
+            print(f"round {t + 1}: loss {mmd(psi, clients[0][:64], fakes):.1f}")
     write_grid(a.out, fakes / 2 + 0.5)
 
 

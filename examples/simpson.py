@@ -2,11 +2,11 @@
 
     python examples/simpson.py -o simpson.png
 
-Client i holds y = w x + b_i with one w for all, on an interval of x of its own. Biases rise from client to client as x
-falls, so all points together fall while each client's rise. One model for all learns the opposite of the truth. With
-w federated and b_i private every client learns both, and a router, which learned whose interval an x is in, says who
-predicts a point. The picture is the paper's Figure 3. Errors are printed of the points that were learned from, as the
-paper has them, and of new ones: a few of those lie between two clients' points, where nobody can tell whose they are.
+Client i has points y = w x + b_i on its own interval of x, with the same w for all clients. Biases rise from client to
+client as x falls, so all points together fall while each client's rise. One model for all learns the wrong sign. With a
+federated w and private b_i every client learns the right line, and a router, which learned whose interval an x is in,
+chooses the client that predicts a point. The image is the paper's Figure 3. The mean squared error is printed for the
+training points, as in the paper, and for new points; a few new points are between two clients' intervals.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-M, L, N = 8, 4.0, 50  # clients, how far biases spread, points of a client
-NOISE = 0.1  # of y
-Params = dict[str, Tensor]  # of all clients, stacked
+M, L, N = 8, 4.0, 50  # clients, spread of the biases, points per client
+NOISE = 0.1  # standard deviation of y
+Params = dict[str, Tensor]  # all clients' parameters, stacked
 
 
 def points(seed: int, n: int = N) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x and y of all clients (M, n), and as many new ones of the same clients, normalised as the first are."""
+    """Return x and y of all clients (M, n), and as many new points, normalized like the first."""
     rng = np.random.default_rng(seed)
     i = np.arange(1, M + 1)[:, None]
     b = rng.uniform(L * (i - 1), L * i)
@@ -45,9 +45,18 @@ def federate(
     rounds: int,
     local: int = 1,
 ) -> Params:
-    """FedAvg, all clients at once: so many local steps down each client's losses, then the mean of what is federated.
+    """Run FedAvg for all clients at once: local steps on each client's losses, then the mean of federated parameters.
 
-    A loss gives one number a client, so that no client's step depends on another's, and names what it trains.
+    Args:
+        params: Initial parameters.
+        federated: Names of the parameters that are averaged.
+        losses: Names of the parameters that a loss trains, and the loss: one value per client.
+        optimizer: Makes the optimizer of a list of parameters.
+        rounds: Number of rounds.
+        local: Local steps per round.
+
+    Returns:
+        The trained parameters.
     """
     params = {name: p.clone().requires_grad_() for name, p in params.items()}
     steps = [([params[n] for n in names], optimizer([params[n] for n in names]), loss) for names, loss in losses]
@@ -64,12 +73,12 @@ def federate(
 
 
 def line(p: Params, x: Tensor) -> Tensor:
-    """w x + b, each client's own line on its own row."""
+    """Return w x + b, one row per client."""
     return p["w"] * x + p["b"]
 
 
 def regression(x: Tensor, y: Tensor, federated: Sequence[str]) -> Params:
-    """Least squares by gradient descent, one step a round: with w and b federated one model, with w alone ours."""
+    """Fit lines by gradient descent, one step per round: one model if w and b are federated, else private biases."""
 
     def loss(p: Params) -> Tensor:
         return (line(p, x) - y).square().mean(1)
@@ -79,28 +88,28 @@ def regression(x: Tensor, y: Tensor, federated: Sequence[str]) -> Params:
 
 
 def router(x: Tensor) -> Params:
-    """A linear model of whose point an x is: each client sends the gradient on its points, the server's Adam steps."""
-    whose = torch.arange(M)[:, None].expand_as(x)
+    """Train a linear classifier of the client of an x: clients send gradients, the server takes Adam steps."""
+    client = torch.arange(M)[:, None].expand_as(x)
     p = {name: torch.zeros(M, dtype=x.dtype, requires_grad=True) for name in ("a", "c")}
     optimizer = torch.optim.Adam(list(p.values()), 3.0)
-    slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 2000)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 2000)
     for _ in range(2000):
         optimizer.zero_grad()
-        says = p["a"] * x[:, :, None] + p["c"]
-        F.cross_entropy(says.flatten(0, 1), whose.flatten()).backward()
+        logits = p["a"] * x[:, :, None] + p["c"]
+        F.cross_entropy(logits.flatten(0, 1), client.flatten()).backward()
         optimizer.step()
-        slower.step()
+        schedule.step()
     return {name: v.detach() for name, v in p.items()}
 
 
 def routed(p: Params, route: Params, x: Tensor) -> Tensor:
-    """The prediction of the client that the router finds for each x."""
+    """Return the prediction of the client that the router chooses for each x."""
     best = (route["a"] * x[..., None] + route["c"]).argmax(-1)
     return p["w"][0] * x + p["b"][best, 0]
 
 
 def generator(x: Tensor, y: Tensor, seed: int) -> tuple[Params, Callable[[Params, int], Tensor]]:
-    """A linear GAN of points: (x, y) = w z^c + b_i, w federated, b_i private, and a discriminator of each kind."""
+    """Train a linear GAN of points, (x, y) = w z^c + b_i, with a federated and a private discriminator."""
     draw = torch.Generator().manual_seed(seed)
     real = torch.stack([x, y], -1).float()
 
@@ -109,7 +118,7 @@ def generator(x: Tensor, y: Tensor, seed: int) -> tuple[Params, Callable[[Params
         one = {k: torch.randn(M if spread else 1, *s, generator=draw) / s[0] ** 0.5 for k, s in sizes.items()}
         return {f"{name}{k}": p.expand(M, *p.shape[1:]).clone() for k, p in one.items()}
 
-    def says(p: Params, name: str, at: Tensor) -> Tensor:
+    def logits(p: Params, name: str, at: Tensor) -> Tensor:
         return (F.leaky_relu(at @ p[f"{name}1"] + p[f"{name}2"], 0.2) @ p[f"{name}3"])[..., 0]
 
     def make(p: Params, n: int) -> Tensor:
@@ -118,25 +127,25 @@ def generator(x: Tensor, y: Tensor, seed: int) -> tuple[Params, Callable[[Params
     def loss_d(p: Params) -> Tensor:
         fake = make(p, N).detach()
         return torch.stack(
-            [(F.softplus(-says(p, D, real)) + F.softplus(says(p, D, fake))).mean(1) for D in ("Dc", "Ds")]
+            [(F.softplus(-logits(p, D, real)) + F.softplus(logits(p, D, fake))).mean(1) for D in ("Dc", "Ds")]
         ).sum(0)
 
     def loss_g(p: Params) -> Tensor:
         fake = make(p, N)
-        return torch.stack([F.softplus(-says(p, D, fake)).mean(1) for D in ("Dc", "Ds")]).sum(0)
+        return torch.stack([F.softplus(-logits(p, D, fake)).mean(1) for D in ("Dc", "Ds")]).sum(0)
 
     G = {"Gw": torch.full((M, 1, 2), 0.1), "Gb": torch.zeros(M, 1, 2)}
     Dc, Ds = net("Dc", 16, False), net("Ds", 8, True)
-    learned = [([*Dc, *Ds], loss_d), (list(G), loss_g)]
+    losses = [([*Dc, *Ds], loss_d), (list(G), loss_g)]
 
     def adam(p: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(p, 0.01, (0.5, 0.9))
 
-    return federate({**G, **Dc, **Ds}, [*Dc, "Gw"], learned, adam, 300, local=5), make
+    return federate({**G, **Dc, **Ds}, [*Dc, "Gw"], losses, adam, 300, local=5), make
 
 
 def draw_figure(path: Path, x: Tensor, y: Tensor, panels: dict[str, Any]) -> None:
-    """The paper's Figure 3: the points, the generator's, one model's line, lines with a bias each."""
+    """Draw the paper's Figure 3: the points, generated points, the line of one model, lines with private biases."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -154,7 +163,7 @@ def draw_figure(path: Path, x: Tensor, y: Tensor, panels: dict[str, Any]) -> Non
 
 
 def errors(seed: int, n: int = N) -> tuple[dict[str, tuple[float, float]], Params, Params]:
-    """The mean squared errors on the points learned from and on new ones, and both models."""
+    """Return the mean squared errors on training points and on new ones, and both models."""
     x, y, new_x, new_y = points(seed, n)
     single, ours, route = regression(x, y, ["w", "b"]), regression(x, y, ["w"]), router(x)
 
@@ -168,21 +177,21 @@ def errors(seed: int, n: int = N) -> tuple[dict[str, tuple[float, float]], Param
 
 def main() -> None:
     """Print both errors and draw the figure."""
-    ask = argparse.ArgumentParser(description="Simpson's paradox with a federated weight and a private bias")
-    ask.add_argument("-o", "--out", default="simpson.png", help="the picture to write")
-    ask.add_argument("--seed", type=int, default=0)
-    given = ask.parse_args()
-    torch.set_num_threads(1)  # more would wait for each other: every step is tiny
-    found, single, ours = errors(given.seed)
-    x, y, *_ = points(given.seed)
-    gan, make = generator(x, y, given.seed)
+    parser = argparse.ArgumentParser(description="Simpson's paradox with a federated weight and a private bias")
+    parser.add_argument("-o", "--out", default="simpson.png", help="image file to write")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.set_num_threads(1)  # every step is tiny: more threads would only wait
+    found, single, ours = errors(args.seed)
+    x, y, *_ = points(args.seed)
+    gan, make = generator(x, y, args.seed)
     panels = {"all points (colour = client)": None, "partially federated linear generator": make(gan, N)}
     panels |= {"one linear model (FedAvg)": single, "federated weight, private bias": ours}
-    draw_figure(Path(given.out), x, y, panels)
+    draw_figure(Path(args.out), x, y, panels)
     for name, title, p in (("single", "one model", single), ("private", "federated weight, private bias", ours)):
         old, new = found[name]
-        print(f"{title}: slope {p['w'][0, 0]:.3f}, mean squared error {old:.5f}, of new points {new:.5f}")
-    print(f"picture: {given.out}")
+        print(f"{title}: slope {p['w'][0, 0]:.3f}, mean squared error {old:.5f}, new points {new:.5f}")
+    print(f"image: {args.out}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The plain PRISM of examples/ and the fast one are the same algorithm."""
+"""The plain PRISM of examples/ computes the same loss and gradient as the fast one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain():
 
 
 def both(plain, generator, features, size, batch, times_theta, dtype):
-    """Loss and gradient of the scores, plain and fast: same weights, scores, uniform draws, noise and real pictures."""
+    """Return loss and gradient of the scores, plain and fast, for the same weights, scores, draws, noise and images."""
     pixels = load("digits", size=size).train.pixels[:30]
     psi = load_features(features).to(dtype)
     net = Masked(build(generator, (1, size, size), 0), seed=3).to(dtype)
@@ -63,47 +63,58 @@ def both(plain, generator, features, size, batch, times_theta, dtype):
     return slow.item(), slow_grad, fast.item(), s.grad
 
 
-def off(a, b):
+def relative_error(a, b):
     return ((a - b).norm() / a.norm()).item()
 
 
 @pytest.mark.parametrize("times_theta", [False, True])
 @pytest.mark.parametrize(("generator", "size", "batch"), [("small", 8, 20), ("small", 32, 5), ("resnet", 8, 4)])
-def test_same_loss_and_gradient_to_the_last_digits(plain, generator, size, batch, times_theta):
+def test_loss_and_gradient_are_equal_in_double_precision(plain, generator, size, batch, times_theta):
     slow, slow_grad, fast, grad = both(plain, generator, "vitrail-fashion", size, batch, times_theta, torch.float64)
     assert fast == pytest.approx(slow, rel=1e-11)
-    assert off(slow_grad, grad) < 1e-10
+    assert relative_error(slow_grad, grad) < 1e-10
 
 
 @pytest.mark.parametrize("times_theta", [False, True])
 @pytest.mark.parametrize("size", [8, 32])
-def test_same_in_single_precision_but_for_relus_that_round_to_the_other_side_of_zero(plain, size, times_theta):
-    """Two single-precision versions differ by rounding, which opens or closes a ReLU in a million."""
+def test_loss_and_gradient_are_equal_in_single_precision_up_to_rounding(plain, size, times_theta):
+    """Rounding changes the sign of about one ReLU input in a million."""
     slow, slow_grad, fast, grad = both(plain, "small", "vitrail-fashion", size, 40, times_theta, torch.float32)
     assert fast == pytest.approx(slow, rel=1e-5)
-    assert off(slow_grad, grad) < 5e-3
+    assert relative_error(slow_grad, grad) < 5e-3
 
 
 @needs_assets
 @pytest.mark.parametrize(("dtype", "loss", "gradient"), [(torch.float64, 1e-11, 1e-10), (torch.float32, 1e-5, 1e-2)])
-def test_same_for_the_papers_network_and_all_layers_of_vgg19(plain, dtype, loss, gradient):
+def test_loss_and_gradient_are_equal_for_the_papers_network_and_vgg19(plain, dtype, loss, gradient):
     slow, slow_grad, fast, grad = both(plain, "resnet", "vgg19", 32, 4, True, dtype)
     assert fast == pytest.approx(slow, rel=loss)
-    assert off(slow_grad, grad) < gradient
+    assert relative_error(slow_grad, grad) < gradient
 
 
-def test_it_trains_and_draws(plain, tmp_path, capsys):
-    words = ["--rounds", "3", "--clients", "2", "--steps", "4", "--batch", "32", "--out", str(tmp_path / "grid.png")]
-    plain.main(words)
+def test_the_example_trains_and_writes_a_grid(plain, tmp_path, capsys):
+    arguments = [
+        "--rounds",
+        "3",
+        "--clients",
+        "2",
+        "--steps",
+        "4",
+        "--batch",
+        "32",
+        "--out",
+        str(tmp_path / "grid.png"),
+    ]
+    plain.main(arguments)
     losses = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(losses) == 3
     assert losses[2] < losses[0]
     assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_it_leaves_the_networks_to_itself(plain):
-    """What it is compared with must not be what it calls: only data, drawing and ψ's weights come from the package."""
-    taken = {
+def test_the_example_imports_no_networks_of_the_package(plain):
+    """It must not call what it is compared with: only data, image grids and ψ's weights come from the package."""
+    imported = {
         line.split(" import ")[1].strip() for line in PATH.read_text().splitlines() if line.startswith("from vitrail")
     }
-    assert taken == {"load", "write_grid", "Features, load_features", "to_float"}
+    assert imported == {"load", "write_grid", "Features, load_features", "to_float"}

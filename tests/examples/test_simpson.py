@@ -1,4 +1,4 @@
-"""Simpson's paradox against closed forms: least squares, pooled and within clients."""
+"""Simpson's paradox compared with closed forms: least squares, pooled and within clients."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def learned(simpson):
 
 
 def within(x, y):
-    """Least squares with one slope and a bias for each client."""
+    """Return the least-squares fit with one slope and a bias for each client."""
     client = np.repeat(np.eye(len(x)), x.shape[1], axis=0)
     found, *_ = np.linalg.lstsq(np.column_stack([x.ravel(), client]), y.ravel(), rcond=None)
     return found[0], found[1:]
 
 
-def test_the_single_model_is_that_of_least_squares_and_falls(simpson, learned):
+def test_the_single_model_is_the_pooled_least_squares_fit_and_falls(simpson, learned):
     x, y, *_ = (v.numpy() for v in simpson.points(0))
     found, single, _ = learned
     slope, bias = np.polyfit(x.ravel(), y.ravel(), 1)
@@ -44,7 +44,7 @@ def test_the_single_model_is_that_of_least_squares_and_falls(simpson, learned):
     assert slope < -0.5
 
 
-def test_a_federated_weight_with_private_biases_is_least_squares_within_clients_and_rises(simpson, learned):
+def test_private_biases_give_the_fit_within_clients_and_a_rising_line(simpson, learned):
     x, y, *_ = (v.numpy() for v in simpson.points(0))
     *_, ours = learned
     slope, biases = within(x, y)
@@ -53,15 +53,15 @@ def test_a_federated_weight_with_private_biases_is_least_squares_within_clients_
     assert slope > 0.2
 
 
-def test_its_error_is_at_least_ten_times_below_the_single_models(simpson, learned):
+def test_private_biases_have_a_tenth_of_the_single_models_error(simpson, learned):
     found, *_ = learned
     assert found["private"][0] * 10 < found["single"][0]
-    assert found["private"][1] < found["single"][1] / 4  # fifty points a client leave room between two clients
+    assert found["private"][1] < found["single"][1] / 4  # with 50 points per client there are gaps between clients
     many, *_ = simpson.errors(1, 400)
     assert all(ours * 10 < one for ours, one in zip(many["private"], many["single"], strict=True))
 
 
-def test_it_runs_and_draws_four_panels(tmp_path):
+def test_the_example_runs_and_draws_four_panels(tmp_path):
     out = tmp_path / "figure.png"
     done = subprocess.run([sys.executable, PATH, "-o", out], capture_output=True, text=True, check=True)
     assert "one model: slope -0.9" in done.stdout

@@ -150,13 +150,12 @@ def test_a_packed_mask_suffices_for_the_generators_with_the_largest_feature_maps
 def test_a_mask_that_compresses_well_is_stored_packed_where_its_network_is_large():
     from vitrail.experiment import settings as config
     from vitrail.methods.base import Task
-    from vitrail.methods.masks import export
 
     method = config.build_method(
         config.resolve("prism", {"generator": "sngan", "width": 0.25, "features": "vitrail-fashion"}),
         Task((3, 128, 128), 0, 1, 1),
     )
-    for model in export(method, 1, np.full(method.size, -5, np.int16), trained=True).values():
+    for model in method.export_models({"seed": 1, "s": np.full(method.size, -5, np.int16), "closed": 1}).values():
         assert check_model(model, []) >= method.size // 8
 
 

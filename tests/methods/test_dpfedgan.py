@@ -1,4 +1,4 @@
-"""DP-FedAvg-GAN: clients train D, the server noises the sum of what changed and trains G."""
+"""DP-FedAvg-GAN: clients train D, the server noises the sum of their updates and trains G."""
 
 import math
 
@@ -22,10 +22,10 @@ def sent(data):
     return {p.name: p.array() for p in decode(data).parts}
 
 
-def test_clients_train_d_alone_as_written_plainly():
+def test_a_clients_update_of_d_equals_plain_torch():
     method = quick("dpfedgan")
     server, data, rng = method.server_init(Rng((1,))), digits().train.take(np.arange(16)), Rng((2,))
-    got = gan_answer(method, data, server)["discriminator"]
+    received = gan_answer(method, data, server)["discriminator"]
     D, G = (
         from_vector(net, server[n])
         for n, net in zip(NAMES[::-1], (method.discriminator(), method.generator()), strict=True)
@@ -37,10 +37,10 @@ def test_clients_train_d_alone_as_written_plainly():
     p, q = torch.sigmoid(D(x, y)), torch.sigmoid(D(G(z, y_fake).detach(), y_fake))
     (-torch.log(p).mean() - torch.log(1 - q).mean()).backward()
     opt.step()
-    assert np.allclose(got, to_vector(D) - server["discriminator"], atol=1e-6)
+    assert np.allclose(received, to_vector(D) - server["discriminator"], atol=1e-6)
 
 
-def test_the_server_moves_d_by_the_mean_update_and_trains_g_against_it(tmp_path):
+def test_the_server_adds_the_mean_update_to_d_and_trains_g_against_it(tmp_path):
     method = quick("dpfedgan", rounds=1, g_steps=1)
     begin = method.server_init(Rng((5,)).child("server", "init"))
     fed, _, traffic = federate(method, tmp_path)
@@ -60,14 +60,14 @@ def test_the_server_moves_d_by_the_mean_update_and_trains_g_against_it(tmp_path)
 @pytest.mark.parametrize(
     ("name", "leaves"), [("dpfedgan", {"discriminator", "metric.loss_d"}), ("dpfedgan, dp-fedavg", {"discriminator"})]
 )
-def test_generators_and_with_privacy_losses_stay(tmp_path, name, leaves):
-    _, outcomes, traffic = federate(quick(name), tmp_path)
+def test_generators_are_never_sent_and_with_privacy_no_losses(tmp_path, name, leaves):
+    _, results, traffic = federate(quick(name), tmp_path)
     assert all(set(sent(r)) == leaves for _, r in traffic.replies)
-    assert ("loss_d" in outcomes[0].metrics) == (len(leaves) == 2)
+    assert ("loss_d" in results[0].metrics) == (len(leaves) == 2)
 
 
 @pytest.mark.parametrize("wire", ["float32", "float16"])
-def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitivity(wire):
+def test_no_tried_pair_of_datasets_moves_the_sum_beyond_the_sensitivity(wire):
     method, most = quick("dpfedgan, dp-fedavg", max_update_norm=0.05, lr=0.1, wire_dtype=wire), 0.0
     server = method.server_init(Rng((1,)))
     starts = [{**server, "discriminator": server["discriminator"] * by} for by in (1, -1, 50, 1e15)]
@@ -76,7 +76,7 @@ def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitiv
         assert np.linalg.norm(a) <= 0.05
         most = max(most, *(float(np.linalg.norm(a - b)) for b in updates))
     assert most <= method.mechanism.sensitivity == 0.1
-    assert most > 0.06  # well beyond what one bounded update could do
+    assert most > 0.06  # more than one clipped update could do
 
 
 @pytest.mark.parametrize("multiplier", [0.05, 20.0])
@@ -92,7 +92,7 @@ def test_the_discriminator_moves_with_noise_of_the_stated_sigma(multiplier):
     assert not same(after, other)
 
 
-def test_epsilon_is_what_was_asked_for_and_opacus_agrees():
+def test_epsilon_is_the_requested_one_and_opacus_agrees():
     method = quick("dpfedgan, dp-fedavg", rounds=20)
     assert method.spent(20) == pytest.approx(9.8, abs=1e-3)
     _, other = second_opinion([(method.mechanism.noise, 20)], method.delta)
@@ -101,10 +101,10 @@ def test_epsilon_is_what_was_asked_for_and_opacus_agrees():
     assert "server" in method.mechanism.trust
 
 
-def test_a_client_that_diverges_sends_nothing_rather_than_too_much():
+def test_a_client_whose_training_diverges_sends_a_bounded_update():
     method = quick("dpfedgan, dp-fedavg")
     server = method.server_init(Rng((1,)))
     broken = {**server, "discriminator": np.full_like(server["discriminator"], 3e38)}
-    got = gan_answer(method, digits().train.take(np.arange(20)), broken)["discriminator"]
-    assert math.isfinite(float(np.abs(got).max()))
-    assert np.linalg.norm(got.astype(float)) <= method.clip
+    received = gan_answer(method, digits().train.take(np.arange(20)), broken)["discriminator"]
+    assert math.isfinite(float(np.abs(received).max()))
+    assert np.linalg.norm(received.astype(float)) <= method.max_update_norm

@@ -1,4 +1,4 @@
-"""The federated GAN: what is averaged, what clients take back, what stays."""
+"""The federated GAN: averaging, synchronization, and its privacy mechanisms."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def sent(data):
 
 
 @pytest.mark.parametrize("weights", ["examples", "uniform"])
-def test_the_server_takes_the_mean_weighted_by_pictures(tmp_path, weights):
+def test_the_server_averages_by_number_of_images_or_uniformly(tmp_path, weights):
     method = quick("fedgan", rounds=1, weighting=weights)
     holds = {"a": np.arange(16), "b": np.arange(16, 64)}
     fed, _, traffic = federate(method, tmp_path, holds=holds)
@@ -41,16 +41,16 @@ def test_the_server_takes_the_mean_weighted_by_pictures(tmp_path, weights):
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-def test_clients_take_back_what_is_synchronised_and_keep_the_rest(tmp_path, sync):
+def test_clients_are_sent_only_the_synchronized_networks(tmp_path, sync):
     method = quick("fedgan", rounds=2, sync=sync)
     _, _, traffic = federate(method, tmp_path)
     first, second = traffic.requests[0][1], traffic.requests[-1][1]
-    assert set(sent(first)) == {"generator", "discriminator"}  # everyone begins with the same networks
+    assert set(sent(first)) == {"generator", "discriminator"}  # all clients start from the same networks
     assert set(sent(second)) == SYNCS[sync]
     assert all(set(sent(r)) >= {"generator", "discriminator"} for _, r in traffic.replies)
 
 
-def test_without_synchronisation_a_client_trains_as_if_alone(tmp_path):
+def test_without_synchronization_a_client_trains_as_if_alone(tmp_path):
     method = quick("fedgan", rounds=3, sync="none")
     federate(method, tmp_path / "three")
     federate(method, tmp_path / "one", holds={"client-0": np.arange(24)})
@@ -58,36 +58,36 @@ def test_without_synchronisation_a_client_trains_as_if_alone(tmp_path):
     assert same(a, b)
 
 
-def test_what_is_not_synchronised_need_not_travel(tmp_path):
+def test_upload_synced_sends_only_the_synchronized_networks(tmp_path):
     method = quick("fedgan", rounds=2, sync="g", upload="synced")
-    fed, outcomes, traffic = federate(method, tmp_path)
+    fed, results, traffic = federate(method, tmp_path)
     assert all("discriminator" not in sent(r) for _, r in traffic.replies)
     both = federate(quick("fedgan", rounds=2, sync="g"), tmp_path / "both")
-    assert sum(outcomes[1].up.values()) < 0.8 * sum(both[1][1].up.values())
-    assert same(fed.server["generator"], both[0].server["generator"])  # and the generator is the same
+    assert sum(results[1].up.values()) < 0.8 * sum(both[1][1].up.values())
+    assert same(fed.server["generator"], both[0].server["generator"])
 
 
-def test_a_late_client_begins_where_everyone_began(tmp_path):
+def test_a_late_client_starts_from_the_initial_networks(tmp_path):
     method = quick("fedgan", rounds=3, sync="none")
     late = lambda t, c, d: Failure("asleep") if (t, c) == (0, "client-2") else d  # noqa: E731
     fed, _, traffic = federate(method, tmp_path, rounds=2, spoil=late)
-    told = [sent(r) for c, r in traffic.requests if c == "client-2"]
-    assert same(told[1], told[0])
-    assert not same(told[1]["generator"], fed.server["generator"])
+    requests = [sent(r) for c, r in traffic.requests if c == "client-2"]
+    assert same(requests[1], requests[0])
+    assert not same(requests[1]["generator"], fed.server["generator"])
 
 
-def test_a_client_that_lost_its_state_is_sent_everything_again(tmp_path):
+def test_a_client_that_lost_its_state_is_sent_both_networks(tmp_path):
     method = quick("fedgan", rounds=2, sync="g")
     fed, *_ = federate(method, tmp_path, rounds=1)
     (tmp_path / "client-1.safetensors").unlink()
-    _, outcomes, traffic = federate(method, tmp_path, rounds=1, fed=fed)
-    assert sorted(outcomes[0].replied) == ["client-0", "client-1", "client-2"]
-    asked = [set(sent(r)) for c, r in traffic.requests if c == "client-1"]
-    assert asked == [{"generator"}, {"generator", "discriminator"}]
+    _, results, traffic = federate(method, tmp_path, rounds=1, fed=fed)
+    assert sorted(results[0].replied) == ["client-0", "client-1", "client-2"]
+    requests = [set(sent(r)) for c, r in traffic.requests if c == "client-1"]
+    assert requests == [{"generator"}, {"generator", "discriminator"}]
 
 
-def test_a_step_equals_equations_two_and_three_written_plainly(tmp_path):
-    """One batch, one epoch: replayed with torch alone from the same draws."""
+def test_a_step_equals_equations_2_and_3_in_plain_torch(tmp_path):
+    """One batch, one epoch, repeated with the same random draws."""
     method = quick("fedgan", batch_size=16)
     server = method.server_init(Rng((1,)))
     data, rng = digits().train.take(np.arange(16)), Rng((2,))
@@ -114,33 +114,33 @@ def test_a_step_equals_equations_two_and_three_written_plainly(tmp_path):
     assert np.allclose(state["discriminator"], to_vector(D), atol=1e-5)
 
 
-def test_half_precision_halves_the_bytes(tmp_path):
+def test_float16_halves_the_bytes(tmp_path):
     full = federate(quick("fedgan", rounds=1), tmp_path / "a")[1][0]
     half = federate(quick("fedgan", rounds=1, wire_dtype="float16"), tmp_path / "b")[1][0]
     assert half.up["client-0"] < 0.52 * full.up["client-0"]
     assert half.down["client-0"] < 0.52 * full.down["client-0"]
 
 
-# -- privacy --------------------------------------------------------------------------------------------------------
+# -- Privacy --------------------------------------------------------------------------------------------------------
 
 NAMES = ("generator", "discriminator")
 
 
 @pytest.mark.parametrize("name", ["fedgan, dp-sgd", "fedgan, dp-fedavg"])
-def test_with_privacy_neither_losses_nor_the_number_of_pictures_leave(tmp_path, name):
+def test_with_privacy_neither_losses_nor_the_number_of_images_are_sent(tmp_path, name):
     method = quick(name)
-    _, outcomes, traffic = federate(method, tmp_path)
+    _, results, traffic = federate(method, tmp_path)
     assert all(set(sent(r)) == {"generator", "discriminator"} for _, r in traffic.replies)
     assert set(method.reply_spec()) == {"generator", "discriminator"}
-    assert all(len(o.replied) == 3 and not o.metrics for o in outcomes)
+    assert all(len(o.replied) == 3 and not o.metrics for o in results)
     few, many = (digits().train.take(np.arange(n)) for n in (2, 40))
     assert {n: a.shape for n, a in gan_answer(method, few).items()} == {
         n: a.shape for n, a in gan_answer(method, many).items()
     }
 
 
-def test_all_that_dp_sgd_sends_depends_on_pictures_through_noised_sums_alone(monkeypatch):
-    """Where those sums say nothing, clients with any pictures say the same."""
+def test_dp_sgd_uses_images_only_through_noised_sums(monkeypatch):
+    """If these sums are zero, clients with different images send the same."""
     method = quick("fedgan, dp-sgd")
     assert not same(*(gan_answer(method, data) for data in list(rivals())[:2]))
     monkeypatch.setattr(dpsgd, "private_sum", lambda net, *_: torch.zeros(sum(p.numel() for p in net.parameters())))
@@ -148,8 +148,8 @@ def test_all_that_dp_sgd_sends_depends_on_pictures_through_noised_sums_alone(mon
     assert all(same(first, other) for other in others)
 
 
-def test_without_noise_or_clipping_a_private_step_is_the_plain_one():
-    """Every picture drawn, a bound that is never met, next to no noise: FedGAN's own step of D, and then of G."""
+def test_without_noise_or_clipping_a_private_step_equals_a_plain_one():
+    """All images drawn, a bound that is never reached, almost no noise: a plain step of D, and then of G."""
     loose = {
         "sample_rate": 1.0,
         "max_grad_norm": 1e4,
@@ -164,7 +164,7 @@ def test_without_noise_or_clipping_a_private_step_is_the_plain_one():
     pixels = draw.integers(0, 256, (16, 1, 16, 16), np.uint8)
     data = replace(digits().train.take(np.arange(16)), pixels=pixels)
     server = method.server_init(Rng((1,)))
-    got = gan_answer(method, data, server)
+    received = gan_answer(method, data, server)
 
     nets = method.nets()
     G, D = (from_vector(nets[n], server[n]).train() for n in NAMES)
@@ -180,17 +180,17 @@ def test_without_noise_or_clipping_a_private_step_is_the_plain_one():
     opt_g.step()
     for name, net in zip(NAMES, (G, D), strict=True):
         moved = to_vector(net) - server[name]
-        assert np.linalg.norm(got[name] - to_vector(net)) < 0.02 * np.linalg.norm(moved)
+        assert np.linalg.norm(received[name] - to_vector(net)) < 0.02 * np.linalg.norm(moved)
 
 
-def test_more_noise_moves_d_further_from_where_it_would_go():
+def test_more_noise_moves_d_further_from_the_plain_result():
     method = lambda m: quick("fedgan, dp-sgd", noise_multiplier=m, lr=1e-3)  # noqa: E731
     data = digits().train.take(np.arange(30))
     plain, little, much = (gan_answer(method(m), data)["discriminator"] for m in (1e-6, 0.05, 50.0))
     assert 0 < np.linalg.norm(little - plain) < np.linalg.norm(much - plain)
 
 
-def test_a_step_in_which_nobody_is_drawn_is_a_step():
+def test_a_step_without_drawn_images_does_not_depend_on_them():
     method = quick("fedgan, dp-sgd", sample_rate=1e-9)
     data = digits().train.take(np.arange(30))
     assert same(gan_answer(method, data), gan_answer(method, replace(data, pixels=255 - data.pixels)))
@@ -204,7 +204,7 @@ def test_dp_sgd_refuses_a_discriminator_with_batch_norm():
 
 
 @pytest.mark.parametrize("wire", ["float32", "float16"])
-def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitivity(wire):
+def test_no_tried_pair_of_datasets_moves_the_sum_beyond_the_sensitivity(wire):
     method, most = quick("fedgan, dp-fedavg", max_grad_norm=0.05, lr=0.1, wire_dtype=wire), 0.0
     server = method.server_init(Rng((1,)))
     starts = [{n: server[n] * np.float32(by) for n in NAMES} for by in (1, -1, 50, 1e15)]
@@ -214,11 +214,11 @@ def test_no_two_data_sets_that_were_tried_move_the_sum_by_more_than_the_sensitiv
         assert np.linalg.norm(a) <= 0.05
         most = max(most, *(float(np.linalg.norm(a - b)) for b in updates))
     assert most <= method.mechanism.sensitivity == 0.1
-    assert most > 0.06  # well beyond what one bounded update could do
+    assert most > 0.06  # more than one clipped update could do
 
 
 @pytest.mark.parametrize("multiplier", [0.05, 20.0])
-def test_networks_move_with_noise_of_the_stated_sigma_and_pictures_stay_pictures(multiplier):
+def test_networks_move_with_noise_of_the_stated_sigma(multiplier):
     method = quick("fedgan", privacy="dp-fedavg", noise_multiplier=multiplier, max_grad_norm=0.5)
     server, declared = method.server_init(Rng((1,))), method.reply_spec()
     sums = Sums({n: np.full(declared[n].size, 0.1) for n in NAMES}, 4)
@@ -234,7 +234,7 @@ def test_networks_move_with_noise_of_the_stated_sigma_and_pictures_stay_pictures
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-def test_dp_fedavg_is_for_a_generator_that_clients_take_back(tmp_path, sync):
+def test_dp_fedavg_requires_a_synchronized_generator(tmp_path, sync):
     method = quick("fedgan, dp-fedavg", sync=sync, rounds=1)
     if sync in ("d", "none"):
         with pytest.raises(VitrailError, match="use sync=d&g or sync=g"):
@@ -244,7 +244,7 @@ def test_dp_fedavg_is_for_a_generator_that_clients_take_back(tmp_path, sync):
         assert all(set(sent(r)) == SYNCS[sync] for _, r in traffic.replies)
 
 
-def test_epsilon_is_what_was_asked_for_and_opacus_agrees():
+def test_epsilon_is_the_requested_one_and_opacus_agrees():
     average = quick("fedgan, dp-fedavg", rounds=20)
     assert average.spent(20) == pytest.approx(9.8, abs=1e-3)
     whole = quick("fedgan", privacy="dp-sgd", epsilon=4.0, sample_rate=1.0, dp_steps=5, rounds=3)
@@ -256,8 +256,8 @@ def test_epsilon_is_what_was_asked_for_and_opacus_agrees():
     assert drawn.spent(3) < 0.25 * replace(drawn, sample_rate=1.0).spent(3)
 
 
-def test_clients_with_more_pictures_are_told_the_same_epsilon():
-    """ε is by the public rate, so no number of pictures is in it, nor asked for."""
+def test_epsilon_does_not_depend_on_the_number_of_images():
+    """ε is computed from the public sampling rate."""
     method = quick("fedgan, dp-sgd")
     assert (method.mechanism.unit, method.mechanism.noise.rate) == ("example", 0.3)
-    assert method.mechanism.sigma == method.noise_multiplier * method.clip
+    assert method.mechanism.sigma == method.noise_multiplier * method.max_grad_norm

@@ -1,4 +1,4 @@
-"""Every field of a valid reply is changed, one at a time: the round ends, and the other clients count."""
+"""Every field of a valid reply is changed, one at a time: the round finishes, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from vitrail.wire.codecs import BY_NAME
 from vitrail.wire.message import Kind, Message, Part, decode, encode, make_part
 
 CLIENTS = sorted(shares())
-LIAR = "client-1"
+HOSTILE = "client-1"
 DTYPES = {"float32": "<f4", "float16": "<f2", "bytes": "<u1", "int32": "<i4", "int64": "<i8", "seed": "<u8"}
 
 
 def shapes(p: Part) -> Iterator[tuple[int, ...]]:
-    """Other shapes of the same number of elements."""
+    """Yield other shapes with the same number of elements."""
     n = math.prod(p.shape)
     factor = next((k for k in range(2, n) if n % k == 0), 1)
     found = [(1, *p.shape), (*p.shape, 1), p.shape[::-1], (n,), (factor, n // factor), *([()] if n == 1 else [])]
@@ -33,7 +33,7 @@ def shapes(p: Part) -> Iterator[tuple[int, ...]]:
 
 
 def values(p: Part, d: PartSpec) -> Iterator[tuple[str, bytes]]:
-    """Other payloads of the same length."""
+    """Yield other payloads of the same length."""
     yield "reversed", p.payload[::-1]
     yield "garbage", np.random.default_rng(1).bytes(len(p.payload))
     yield "zeros", bytes(len(p.payload))
@@ -51,12 +51,12 @@ def values(p: Part, d: PartSpec) -> Iterator[tuple[str, bytes]]:
         yield from ((f"all {value}", np.full(n, value, t).tobytes()) for value in extremes)
 
 
-def lies(message: Message, declared: dict[str, PartSpec]) -> Iterator[tuple[str, bool, bytes]]:
-    """What is changed, whether it must be refused, and the reply."""
+def changed_replies(message: Message, declared: dict[str, PartSpec]) -> Iterator[tuple[str, bool, bytes]]:
+    """Yield what is changed, whether it must be refused, and the reply."""
     metrics = [p.name for p in message.parts if p.name.startswith("metric.")]
     for i, p in enumerate(message.parts):
         if p.name in metrics[1:]:
-            continue  # they are all handled alike
+            continue  # all metrics are handled alike
         d = declared[p.name]
         flat = p.array().reshape(-1)
 
@@ -84,8 +84,8 @@ def lies(message: Message, declared: dict[str, PartSpec]) -> Iterator[tuple[str,
         yield f"{p.name}: for another client", d.how != "relay", put(replace(p, peer="client-2"))
 
 
-def played(method: Method, fed: Federation, replies: dict[str, bytes | Failure]) -> tuple[Federation, RoundResult]:
-    """One round of the real server with these replies."""
+def one_round(method: Method, fed: Federation, replies: dict[str, bytes | Failure]) -> tuple[Federation, RoundResult]:
+    """Run one round of the server with these replies."""
 
     def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
         for client, _ in filter(None, requests):
@@ -95,7 +95,7 @@ def played(method: Method, fed: Federation, replies: dict[str, bytes | Failure])
 
 
 @pytest.mark.parametrize("name", [*METHODS, *PRIVATE])
-def test_whatever_one_client_replies_the_round_ends_and_the_others_count(name, tmp_path):
+def test_any_reply_of_one_client_leaves_the_round_and_the_others_intact(name, tmp_path):
     method = quick(name)
     fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
     refused = 0
@@ -103,29 +103,29 @@ def test_whatever_one_client_replies_the_round_ends_and_the_others_count(name, t
         after, (honest,), traffic = federate(method, tmp_path, rounds=1, fed=fed)
         replies: dict[str, bytes | Failure] = dict(traffic.replies)
         if not replies:
-            continue  # a round of the server alone
+            continue  # the server runs this round alone
         assert honest.replied == CLIENTS
-        assert same(played(method, fed, replies)[0].tree(), after.tree())
-        absent, without = played(method, fed, {**replies, LIAR: Failure("gone")})
-        told = list(lies(decode(replies[LIAR]), method.reply_spec()))
-        for what, must, lie in told[:: 4 if t else 1]:  # in the second round, some of them on what the first one left
-            got, outcome = played(method, fed, {**replies, LIAR: lie})
-            assert got.round == t + 1
-            assert not outcome.void, what
-            assert finite(got.server), what
-            assert outcome.up[LIAR] == len(lie)
-            if LIAR in outcome.excluded:
+        assert same(one_round(method, fed, replies)[0].tree(), after.tree())
+        absent, without = one_round(method, fed, {**replies, HOSTILE: Failure("absent")})
+        changes = list(changed_replies(decode(replies[HOSTILE]), method.reply_spec()))
+        for what, must, reply in changes[:: 4 if t else 1]:  # in the second round only some of them
+            after_change, result = one_round(method, fed, {**replies, HOSTILE: reply})
+            assert after_change.round == t + 1
+            assert not result.void, what
+            assert finite(after_change.server), what
+            assert result.up[HOSTILE] == len(reply)
+            if HOSTILE in result.excluded:
                 refused += 1
-                assert outcome.excluded[LIAR].startswith("reply refused: "), what
-                assert outcome.excluded[LIAR].isprintable()
-                assert same(got.tree(), absent.tree()), what
-                assert (outcome.replied, outcome.metrics) == (without.replied, without.metrics)
-                assert outcome.floats_up == without.floats_up
+                assert result.excluded[HOSTILE].startswith("reply refused: "), what
+                assert result.excluded[HOSTILE].isprintable()
+                assert same(after_change.tree(), absent.tree()), what
+                assert (result.replied, result.metrics) == (without.replied, without.metrics)
+                assert result.floats_up == without.floats_up
             else:
                 assert not must, f"{what} was accepted"
-                assert outcome.replied == CLIENTS
-                server, who = method.start_round(got.server, CLIENTS, Rng((6,)))
-                for client in who:  # the next round can be asked for
+                assert result.replied == CLIENTS
+                server, who = method.start_round(after_change.server, CLIENTS, Rng((6,)))
+                for client in who:  # requests for the next round can be made
                     method.broadcast(server, client, full=False)
                     method.broadcast(server, client, full=True)
         fed = after
@@ -133,13 +133,13 @@ def test_whatever_one_client_replies_the_round_ends_and_the_others_count(name, t
 
 
 def largest(method: Method, pattern: str) -> Callable[[int, str, bytes], bytes]:
-    """The liar's replies with every float part at the ends of its range; the weight stays as it was."""
+    """Replace every float part of the hostile client's replies by the limits of its range, except the weight."""
     declared = method.reply_spec()
 
-    def spoil(t: int, client: str, answer: bytes) -> bytes:
-        message = decode(answer)
-        if client != LIAR or message.header.kind is not Kind.REPLY:
-            return answer
+    def spoil(t: int, client: str, reply: bytes) -> bytes:
+        message = decode(reply)
+        if client != HOSTILE or message.header.kind is not Kind.REPLY:
+            return reply
         parts = []
         for p in message.parts:
             d = declared[p.name]
@@ -158,39 +158,39 @@ def largest(method: Method, pattern: str) -> Callable[[int, str, bytes], bytes]:
 
 @pytest.mark.parametrize("pattern", ["one end", "both ends"])
 @pytest.mark.parametrize("name", [*METHODS, *PRIVATE])
-def test_a_client_that_sends_the_largest_values_stops_no_round_and_excludes_nobody_else(name, pattern, tmp_path):
+def test_a_client_that_sends_the_largest_values_affects_no_other_client(name, pattern, tmp_path):
     method = quick(name, rounds=4)
-    fed, outcomes, _ = federate(method, tmp_path, spoil=largest(method, pattern), rounds=4)
-    for outcome in outcomes:
-        assert not outcome.void
-        assert set(outcome.excluded) <= {LIAR}, outcome.excluded
+    fed, results, _ = federate(method, tmp_path, spoil=largest(method, pattern), rounds=4)
+    for result in results:
+        assert not result.void
+        assert set(result.excluded) <= {HOSTILE}, result.excluded
     assert finite(fed.server)
 
 
 @pytest.mark.parametrize(
     ("name", "part"), [("fullgan", "generators"), ("mdgan", "gradient"), ("mdgan", "discriminator")]
 )
-def test_a_float_beyond_its_range_is_refused_by_name_whoever_it_is_for(name, part, tmp_path):
+def test_floats_beyond_their_range_are_refused_with_the_name_of_the_part(name, part, tmp_path):
     method = quick(name, **({"wire_dtype": "float32"} if name == "mdgan" else {}))
 
-    def spoil(t: int, client: str, answer: bytes) -> bytes:
-        m = decode(answer)
+    def spoil(t: int, client: str, reply: bytes) -> bytes:
+        m = decode(reply)
         parts = [make_part(p.name, p.codec, np.full(p.shape, 3e38), p.peer) if p.name == part else p for p in m.parts]
-        return encode(replace(m, parts=tuple(parts))) if client == LIAR else answer
+        return encode(replace(m, parts=tuple(parts))) if client == HOSTILE else reply
 
-    _, (outcome,), _ = federate(method, tmp_path, spoil=spoil, rounds=1)
-    assert outcome.excluded == {LIAR: f"reply refused: part '{part}' has the value 3e+38, outside -65536 to 65536"}
+    _, (result,), _ = federate(method, tmp_path, spoil=spoil, rounds=1)
+    assert result.excluded == {HOSTILE: f"reply refused: part '{part}' has the value 3e+38, outside -65536 to 65536"}
 
 
-def test_a_generator_whose_images_are_not_finite_is_refused_and_the_last_one_kept(tmp_path):
+def test_a_generator_with_infinite_images_is_refused_and_the_last_one_stays(tmp_path):
     method = quick("fullgan")
     fed, _, _ = federate(method, tmp_path, rounds=1)
 
-    def spoil(t: int, client: str, answer: bytes) -> bytes:
-        m = decode(answer)
+    def spoil(t: int, client: str, reply: bytes) -> bytes:
+        m = decode(reply)
         bad = [make_part(p.name, p.codec, np.full(p.shape, -1e4)) if p.name == "generators" else p for p in m.parts]
-        return encode(replace(m, parts=tuple(bad))) if client == LIAR else answer
+        return encode(replace(m, parts=tuple(bad))) if client == HOSTILE else reply
 
-    after, (outcome,), _ = federate(method, tmp_path, rounds=1, fed=fed, spoil=spoil)
-    assert outcome.excluded == {LIAR: "reply refused: its G makes images that are not finite"}
-    assert same(after.server["users"][LIAR], fed.server["users"][LIAR])
+    after, (result,), _ = federate(method, tmp_path, rounds=1, fed=fed, spoil=spoil)
+    assert result.excluded == {HOSTILE: "reply refused: its G makes images that are not finite"}
+    assert same(after.server["users"][HOSTILE], fed.server["users"][HOSTILE])

@@ -1,4 +1,4 @@
-"""One-shot moments as a method; the battery is in test_conformance.py."""
+"""One-shot moments: what clients release, with which noise, and what the server refuses."""
 
 import math
 from dataclasses import replace
@@ -9,6 +9,7 @@ import pytest
 from tests.federation import digits, federate, quick, shares
 from vitrail.experiment import settings as config
 from vitrail.methods.base import ServerMessage, Task
+from vitrail.methods.prism import loss
 from vitrail.methods.prism.loss import summary_of
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.feature_sum_messages import pack, unpack
@@ -31,18 +32,17 @@ def build(secure=0, clients=3, **settings):
     )
 
 
-def test_clients_are_asked_once_and_the_server_goes_on_alone(tmp_path):
+def test_clients_reply_once_and_the_server_trains_alone(tmp_path):
     method = build()
-    fed, outcomes, traffic = federate(method, tmp_path)
-    assert [o.requested for o in outcomes] == [3, 0, 0]
+    fed, results, traffic = federate(method, tmp_path)
+    assert [o.requested for o in results] == [3, 0, 0]
     assert len(traffic.replies) == 3
     assert fed.server["t"] == 3
     assert fed.server["optimizer"]["step"] == 4
 
 
-def test_any_split_gives_the_same_model_to_the_bit_when_noise_is_off(tmp_path, monkeypatch):
-    """Given the same features: each picture's row is computed alone here, as batches may change its last bit."""
-    from vitrail.methods.prism import loss as prism_loss
+def test_without_noise_any_partition_gives_the_same_model_bit_for_bit(tmp_path, monkeypatch):
+    """Each image's row is computed alone here, because batches may change its last bit."""
 
     def one_by_one(summary, pixels, labels, classes):
         sums = np.zeros((classes, 1 + 2 * summary.d), np.int64)
@@ -50,8 +50,8 @@ def test_any_split_gives_the_same_model_to_the_bit_when_noise_is_off(tmp_path, m
             sums[y] += summary.rows(x[None])[0]
         return sums
 
-    monkeypatch.setattr(prism_loss, "class_sums", one_by_one)
-    monkeypatch.setattr(prism_loss, "remember", lambda kind, key, compute: compute())
+    monkeypatch.setattr(loss, "class_sums", one_by_one)
+    monkeypatch.setattr(loss, "remember", lambda kind, key, compute: compute())
     labels = digits().train.labels[:72]
     sorted_by_class = np.argsort(labels, kind="stable")
     splits = {
@@ -65,7 +65,7 @@ def test_any_split_gives_the_same_model_to_the_bit_when_noise_is_off(tmp_path, m
         assert (states[name]["s"] == states["iid"]["s"]).all()
 
 
-def test_what_a_client_sends_is_its_sums_and_the_noise_that_is_claimed(tmp_path):
+def test_a_client_sends_its_sums_with_the_noise_of_the_mechanism(tmp_path):
     quiet, loud = build(privacy="none"), build(epsilon=5.0)
     exact = federate(quiet, tmp_path / "a", rounds=1)[0].server["sums"]
     noisy = federate(loud, tmp_path / "b", rounds=1)[0].server["sums"]
@@ -74,58 +74,60 @@ def test_what_a_client_sends_is_its_sums_and_the_noise_that_is_claimed(tmp_path)
     assert epsilon([(loud.mechanism.noise, 1)], 1e-5) == pytest.approx(5.0, rel=1e-4)
 
 
-def test_asked_again_a_client_sends_the_same_bits_not_new_noise(tmp_path):
+def test_a_repeated_request_gets_the_same_bits_not_new_noise(tmp_path):
     method = build()
-    _, outcomes, traffic = federate(method, tmp_path, rounds=2, quorum=4)  # never reached: every round is void
-    assert all(o.void for o in outcomes)
+    _, results, traffic = federate(
+        method, tmp_path, rounds=2, quorum=4
+    )  # more than there are clients: every round is void
+    assert all(o.void for o in results)
     sent = [[p.payload for p in decode(data).parts] for c, data in traffic.replies if c == "client-0"]
     assert len(sent) == 2
     assert sent[0] == sent[1]
 
 
-def test_secure_sums_carry_one_noise_in_all(tmp_path):
+def test_secure_sums_have_the_noise_of_one_release_in_total(tmp_path):
     exact = federate(build(privacy="none"), tmp_path / "a", rounds=1)[0].server["sums"]
     method = build(secure=3, epsilon=5.0)
-    fed, (outcome, *_), _ = federate(method, tmp_path / "b", rounds=1)
-    assert not outcome.void, outcome
+    fed, (result, *_), _ = federate(method, tmp_path / "b", rounds=1)
+    assert not result.void, result
     error = fed.server["sums"] - exact
     assert np.std(error) == pytest.approx(method.sigma, rel=0.05)
     assert method.share == pytest.approx(method.sigma / math.sqrt(3))
     assert "only the total" in method.mechanism.leaves
 
 
-def test_noise_is_sized_for_those_who_can_be_relied_on():
-    relied, all_honest = build(secure=3, colluding=1, epsilon=5.0), build(secure=3, epsilon=5.0)
-    assert relied.sigma == all_honest.sigma
-    assert relied.share == pytest.approx(relied.sigma / math.sqrt(2))
-    with pytest.raises(VitrailError, match="somebody must be left"):
-        build(secure=3, colluding=3, epsilon=5.0).reply_spec()
+def test_noise_shares_are_calibrated_to_the_honest_clients():
+    some_honest, all_honest = build(secure=3, max_colluding=1, epsilon=5.0), build(secure=3, epsilon=5.0)
+    assert some_honest.sigma == all_honest.sigma
+    assert some_honest.share == pytest.approx(some_honest.sigma / math.sqrt(2))
+    with pytest.raises(VitrailError, match="no honest client would be left"):
+        build(secure=3, max_colluding=3, epsilon=5.0).reply_spec()
 
 
-def test_without_labels_the_count_is_public_and_needs_no_noise():
+def test_without_labels_the_sensitivity_is_two():
     chosen = config.resolve("moments", {"features": "vitrail-fashion"})
     method = config.build_method(chosen, Task((1, 8, 8), 0, 3, 3))
     assert method.mechanism.sensitivity == 2.0
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("settings", "remedy"),
     [
-        ({"epsilon": 1e-6}, "cannot be had: 0.001"),
+        ({"epsilon": 1e-6}, "epsilon=1e-06 .*0.001, "),
         ({"privacy": "none", "epsilon": 2.0}, "choose privacy=moments"),
     ],
 )
-def test_an_epsilon_that_cannot_be_had_is_refused_with_what_can(asked, says):
-    with pytest.raises(VitrailError, match=says):
-        build(**asked).reply_spec()
+def test_an_epsilon_that_no_noise_achieves_is_refused_with_a_remedy(settings, remedy):
+    with pytest.raises(VitrailError, match=remedy):
+        build(**settings).reply_spec()
 
 
-def test_a_quick_method_of_the_battery_is_private_by_default():
+def test_the_method_is_private_by_default():
     assert quick("moments").mechanism is not None
 
 
-def test_secure_sums_have_room_for_as_many_pictures_as_is_said():
-    """A client of 40 pictures of one class: counted whole where `most` allows it, cut where it does not."""
+def test_secure_sums_are_clipped_at_max_per_class_images():
+    """A client with 40 images of one class, below and above the limit."""
     some = digits().train.take(np.flatnonzero(digits().train.labels == 3)[:40])
     for most, counted in ((64, 40), (8, 8)):
         method = quick("moments", privacy="none", max_per_class=most)
@@ -136,11 +138,11 @@ def test_secure_sums_have_room_for_as_many_pictures_as_is_said():
         assert np.abs(rows).max() <= method.largest <= method.reply_spec()["sums"].limit
 
 
-# -- clients that lie about their sums ----------------------------------------------------------------------------------
+# -- Clients that send false sums -----------------------------------------------------------------------------------
 
 
-def reported(method, change):
-    """What client-1 sends once `change` was applied to its sums, (classes, 1 + 2d)."""
+def client_1_sends(method, change):
+    """Replace the sums (classes, 1 + 2d) that client-1 sends by `change` of them."""
 
     def spoil(_, client, data):
         if client != "client-1":
@@ -153,7 +155,7 @@ def reported(method, change):
 
 
 def of_images(n, part):
-    """A change of sums: n times as many images in the count, in the features, or in both."""
+    """Return a change of sums: n times as many images in the count, in the features, or in both."""
 
     def change(sums):
         out = sums.copy()
@@ -163,52 +165,52 @@ def of_images(n, part):
     return change
 
 
-LIES = {
+FALSE_SUMS = {
     "sums 1000 times as large": of_images(1000, "both"),
     "features 1000 times as large": of_images(1000, "features"),
     "a count of a million": lambda sums: np.hstack([sums[:, :1] * 0 + 10**9, sums[:, 1:]]),
-    "features of less than nothing": lambda sums: np.hstack([sums[:, :1], -30 * np.abs(sums[:, 1:]) - 10**6]),
+    "negative features": lambda sums: np.hstack([sums[:, :1], -30 * np.abs(sums[:, 1:]) - 10**6]),
     "one feature of a million images": lambda sums: np.hstack([sums[:, :-1], sums[:, -1:] + 10**10]),
     "all images in every class": lambda sums: np.repeat(sums.sum(0, keepdims=True), 10, 0),
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("change", FALSE_SUMS)
 @pytest.mark.parametrize("settings", [{"privacy": "none"}, {"epsilon": 9.8}])
-def test_sums_that_no_such_number_of_images_gives_exclude_the_client(tmp_path, settings, lie):
+def test_impossible_sums_exclude_the_client_that_sends_them(tmp_path, settings, change):
     method = build(**settings)
     method = replace(method, task=replace(method.task, images=24))
-    fed, (outcome, *_), _ = federate(method, tmp_path / "a", rounds=1, spoil=reported(method, LIES[lie]))
-    assert outcome.replied == ["client-0", "client-2"]
-    assert outcome.excluded["client-1"].startswith("reply refused: it")
-    assert not outcome.void
-    others = {name: held for name, held in shares().items() if name != "client-1"}
+    fed, (result, *_), _ = federate(method, tmp_path / "a", rounds=1, spoil=client_1_sends(method, FALSE_SUMS[change]))
+    assert result.replied == ["client-0", "client-2"]
+    assert result.excluded["client-1"].startswith("reply refused: it")
+    assert not result.void
+    others = {name: data for name, data in shares().items() if name != "client-1"}
     alone, *_ = federate(method, tmp_path / "b", rounds=1, holds=others)
     assert (fed.server["sums"] == alone.server["sums"]).all()
 
 
-def test_in_deployment_the_setting_bounds_what_a_client_counts(tmp_path):
-    """There the server does not know how many images a client has."""
-    lie = of_images(1000, "both")
-    counted = {}
+def test_in_deployment_max_per_class_bounds_the_counts_of_a_client(tmp_path):
+    """In deployment the server does not know the number of images of a client."""
+    change = of_images(1000, "both")
+    reasons = {}
     for most in (16_000, 50):
-        method = build(privacy="none", most=most)
-        _, (outcome, *_), _ = federate(method, tmp_path / str(most), rounds=1, spoil=reported(method, lie))
-        counted[most] = outcome.excluded.get("client-1", "")
-    assert counted[16_000] == ""
-    assert "images of one class; at most 50 are accepted" in counted[50]
+        method = build(privacy="none", max_per_class=most)
+        _, (result, *_), _ = federate(method, tmp_path / str(most), rounds=1, spoil=client_1_sends(method, change))
+        reasons[most] = result.excluded.get("client-1", "")
+    assert reasons[16_000] == ""
+    assert "images of one class; at most 50 are accepted" in reasons[50]
 
 
 @pytest.mark.parametrize("settings", [{"epsilon": 0.2}, {"epsilon": 1.0}, {"epsilon": 9.8}, {"privacy": "none"}])
 @pytest.mark.parametrize("labels", [10, 0])
 def test_honest_sums_are_never_refused(settings, labels):
-    """Also where the bound is as tight as it may be, and all images are of one class."""
-    for held in (
+    """Including where the bound is tightest, and where all images are of one class."""
+    for data in (
         digits().train.take(np.arange(24)),
         digits().train.take(np.flatnonzero(digits().train.labels == 3)[:24]),
     ):
         method = build(**settings)
         method = replace(method, task=replace(method.task, images=24, classes=labels))
         for seed in range(25 if method.sigma else 1):
-            _, reply = method.client_round({}, ServerMessage(0, {}), held, Rng((seed,)))
+            _, reply = method.client_round({}, ServerMessage(0, {}), data, Rng((seed,)))
             assert method.unpacked(reply.parts["sums"]).size == method.numbers

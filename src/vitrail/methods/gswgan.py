@@ -93,8 +93,8 @@ class GsWgan(PrivateMethod):
         z, y = self.noise(seed)
         with torch.no_grad():
             x = fakes.pack(G(z, y).cpu(), self.fake_dtype)
-        opened = {"seed": seed, "x": x, "y": None if y is None else y.cpu().numpy()}
-        return {**server, **opened, "turns": turns | {c: turns.get(c, 0) + 1 for c in who}}, who
+        started = {"seed": seed, "x": x, "y": None if y is None else y.cpu().numpy()}
+        return {**server, **started, "turns": turns | {c: turns.get(c, 0) + 1 for c in who}}, who
 
     def noise(self, seed: int) -> gan.Batch:
         """Return z and labels of the fakes, the same at every call."""
@@ -142,9 +142,9 @@ class GsWgan(PrivateMethod):
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
         """Take an Adam step of G on Σ_k Σ_i g_i ∂x_i/∂w / (K B)."""
-        kept = {name: server[name] for name in ("generator", "adam", "turns")}
+        lasting = {name: server[name] for name in ("generator", "adam", "turns")}
         if not sums.clients:  # all turns are used up
-            return kept
+            return lasting
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         optimizer = self.adam(G, server["adam"])
         mean = torch.zeros(self.sent, *self.task.shape)
@@ -152,7 +152,7 @@ class GsWgan(PrivateMethod):
         mean[: self.batch_size] = torch.from_numpy((of_batch / (sums.clients * self.batch_size)).astype(np.float32))
         G(*self.noise(server["seed"])).backward(mean.to(self.task.device))  # the same fakes, now with their graph
         optimizer.step()
-        return {**kept, "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
+        return {**lasting, "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """Return the server's generator; clients have none."""
@@ -196,7 +196,7 @@ class GsWgan(PrivateMethod):
             noise=Noise(1.0),
             once=False,
             leaves="the gradient of the client's critic with respect to the fakes it was sent, clipped and noised",
-            trust="nobody: the noise is added on the client",  # compared with ledgers of earlier runs: keep
+            trust="no one: the noise is added on the client",
         )
 
     def reply_spec(self) -> Mapping[str, PartSpec]:

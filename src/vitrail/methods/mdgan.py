@@ -28,7 +28,7 @@ from torch import nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
-from vitrail.methods.base import BaseMethod, Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, Task, is_sendable
+from vitrail.methods.base import BaseMethod, Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, is_sendable
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.rng import Rng
@@ -40,7 +40,6 @@ from vitrail.wire.codecs import Array
 class MdGan(BaseMethod):
     """MD-GAN: the settings, then Algorithm 1 from top to bottom."""
 
-    task: Task
     k: Annotated[
         int | None, Field(ge=1, description="batches of fakes per round; by default ⌊log2 N⌋ for N clients")
     ] = None
@@ -91,7 +90,7 @@ class MdGan(BaseMethod):
         t = server["rounds"] + 1
         due = self.swap_every and t % self.swap_every == 0 and t < self.task.rounds and len(clients) > 1
         cycle = [clients[i] for i in rng.child("swap").numpy().permutation(len(clients))] if due else []
-        opened = {
+        started = {
             "rounds": t,
             "seed": seed,
             "fakes": batches,
@@ -99,7 +98,7 @@ class MdGan(BaseMethod):
             "heir": dict(zip(cycle, cycle[1:] + cycle[:1], strict=True)),
             "gradients": [np.zeros((self.batch_size, *self.task.shape)) for _ in range(k)],
         }
-        return {**server, **opened}, clients
+        return {**server, **started}, clients
 
     def noise(self, seed: int, j: int) -> gan.Batch:
         """Return Z_j and its labels, the same at every call."""

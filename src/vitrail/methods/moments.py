@@ -175,13 +175,11 @@ class Moments(PrivateMethod):
                 f"max_colluding={self.max_colluding} with secagg_threshold={secure}: no honest client would be left to "
                 "add noise; lower max_colluding or raise secagg_threshold"
             )
-        # Trust is compared with ledgers of earlier runs: keep the wording.
-        trust = "nobody: noise is added before anything leaves the client"
+        trust = "no one: noise is added before anything leaves the client"
         if secure:
             trust = (
-                f"at least {secure - self.max_colluding} of the clients that answer add their share of the noise and "
-                "keep it to themselves, and the server hands on everybody's keys as they are, or clients know them "
-                "(peer-keys)"
+                f"at least {secure - self.max_colluding} of the clients that reply add their share of the noise and do "
+                "not disclose it, and the server forwards all clients' keys unchanged, or clients know them (peer-keys)"
             )
         return Mechanism(
             name="moments",

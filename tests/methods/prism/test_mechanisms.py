@@ -72,8 +72,8 @@ def test_the_loss_is_sent_only_if_it_is_computed_from_noised_values():
 def test_images_are_used_only_through_noised_sums(tmp_path):
     """Two clients whose noised sums are equal send the same bits, whatever their images are."""
     method = quick("prism", privacy="moments", epsilon=3.0, rounds=2)
-    held = {"client-0": np.arange(24)}
-    first = federate(method, tmp_path / "a", holds=held)[2].replies
+    images = {"client-0": np.arange(24)}
+    first = federate(method, tmp_path / "a", holds=images)[2].replies
 
     def same_sums(summary, pixels, labels, classes):
         return class_sums(summary, digits().train.pixels[:24], digits().train.labels[:24], classes)

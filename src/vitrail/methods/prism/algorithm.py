@@ -178,10 +178,10 @@ class Prism(PrivateMethod):
 
     def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
         """Give every client a stratum; code all of s_t if a client needs it."""
-        opened = {**server, "who": list(clients), "draws": rng.child("public draws").seed()}
+        started = {**server, "who": list(clients), "draws": rng.child("public draws").seed()}
         if server["closed"] and not all(messages.has_last_scores(server, client) for client in clients):
-            opened["full"] = encode_values(server["s"])
-        return opened, clients
+            started["full"] = encode_values(server["s"])
+        return started, clients
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:
         """Send the seed of W and s_t."""
@@ -209,8 +209,8 @@ class Prism(PrivateMethod):
         parts = self.upload(s.detach().cpu(), s_t, message, rng)
         if self.sends_loss:
             parts["metric.loss"] = np.array([torch.stack(losses).mean().item()], np.float32)
-        kept: State = {"optimizer": dict(optimizer.state[s]), "loss": loss.state(), "s": s_t}
-        return kept, Reply(parts, holds=digest(s_t.tobytes()))
+        stored: State = {"optimizer": dict(optimizer.state[s]), "loss": loss.state(), "s": s_t}
+        return stored, Reply(parts, holds=digest(s_t.tobytes()))
 
     def upload(self, s: Tensor, s_t: Scores, message: ServerMessage, rng: Rng) -> dict[str, Array]:
         """Return a mask M ~ Bern(θ) for mask layers, and scores for score layers (Algorithm 2)."""

@@ -24,7 +24,7 @@ from vitrail.wire.scores import Scores
 if TYPE_CHECKING:
     from vitrail.methods.prism.algorithm import Prism
 
-LOCAL = "nobody: noise is added before anything leaves the client"  # compared with ledgers of earlier runs: keep
+LOCAL = "no one: noise is added before anything leaves the client"
 MASKS = "a mask each round, sampled from noised probabilities"
 
 

@@ -14,16 +14,17 @@ test: $(VENV)/.ready-dev  ## set up, then run the tests
 	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m 'not sites and not docs'
 
 sites: $(VENV)/.ready-dev  ## the tests that start Flower: its simulation, and real processes, with kills, lies and TLS
-	$(VENV)/bin/python -m pytest -m sites tests/engines
+	$(VENV)/bin/python -m pytest -m sites tests/engines tests/experiment/deployment
 
 docs: $(VENV)/.ready-dev  ## build the documentation site into site/ and run its code blocks and notebook
 	$(VENV)/bin/mkdocs build --strict
 	$(VENV)/bin/python -m pytest -n 2 -m docs tests/docs
 
-lint: $(VENV)/.ready-dev  ## ruff and mypy
+lint: $(VENV)/.ready-dev  ## ruff, mypy and import contracts
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/.ready-dev  ## what PRISM sends and takes, what the engine and an evaluation cost (about 15 minutes)
 	$(VENV)/bin/python benchmarks/prism.py

@@ -1,9 +1,9 @@
-"""What the engine costs beyond the clients' own training, and what 1,000 clients cost in memory.
+"""Overhead of the engine beyond client training, and memory of 1,000 clients.
 
     python benchmarks/engine.py
 
 The time of a round is compared with the time spent inside `client_round` in the same run, so a noisy machine cancels
-out. Memory is the peak of a process that trains 10 or 1,000 clients on the same pictures.
+out. Memory is the peak of a process that trains 10 or 1,000 clients on the same images.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def memory(clients: int) -> dict[str, float]:
         vitrail.train(
             "prism", out=f"{folder}/run", rounds=1, clients=clients, workers=1, grids=0, local_steps=1, batch_size=20
         )
-        kept = sum(p.stat().st_size for p in Path(folder).rglob("*.safetensors"))
+        size = sum(p.stat().st_size for p in Path(folder).rglob("*.safetensors"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"peak_mb": peak, "disk_mb": kept / 1e6}
+    return {"peak_mb": peak, "disk_mb": size / 1e6}
 
 
-def apart(*words: str) -> dict[str, float]:
-    """One measurement in a process of its own, with caches of its own."""
+def in_new_process(*words: str) -> dict[str, float]:
+    """Run one measurement in a new process with its own cache."""
     with tempfile.TemporaryDirectory() as home:
         import os
 
@@ -75,16 +75,16 @@ def main() -> None:
         what, value = sys.argv[1:]
         print(json.dumps(overhead(value) if what == "overhead" else memory(int(value))))
         return
-    print("engine cost beyond the clients' own training (10 clients, 3 rounds, default settings)")
-    print(f"{'method':8} {'round':>9} {'clients':>9} {'beyond':>8}")
+    print("engine overhead beyond client training (10 clients, 3 rounds, default settings)")
+    print(f"{'method':8} {'round':>9} {'clients':>9} {'overhead':>8}")
     for method in METHODS:
-        m = apart("overhead", method)
+        m = in_new_process("overhead", method)
         print(f"{method:8} {m['round_seconds']:8.2f}s {m['client_seconds']:8.2f}s {m['share']:8.1%}")
-    print("\npeak memory, same pictures in all")
-    few, many = apart("memory", "10"), apart("memory", "1000")
+    print("\npeak memory, same images")
+    few, many = in_new_process("memory", "10"), in_new_process("memory", "1000")
     ratio = many["peak_mb"] / few["peak_mb"]
     print(f"10 clients {few['peak_mb']:.0f} MB, 1,000 clients {many['peak_mb']:.0f} MB: {ratio:.3f} x")
-    print(f"on disk {few['disk_mb']:.0f} MB and {many['disk_mb']:.0f} MB of clients' state")
+    print(f"on disk {few['disk_mb']:.0f} MB and {many['disk_mb']:.0f} MB of client state")
 
 
 if __name__ == "__main__":

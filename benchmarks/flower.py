@@ -1,10 +1,10 @@
-"""Seconds per round on each engine, and what ours costs beyond Flower's own floor.
+"""Seconds per round on each engine, and the overhead compared with a minimal Flower app.
 
     python benchmarks/flower.py [--rounds 20]
 
 The same method and clients on the embedded engine, on Flower's simulation and on a Flower deployment over loopback.
-The floor is an app that sends the same bytes both ways, over the same Grid, with the same imports in its client, and
-does nothing with them; time inside `client_round` is measured where it is spent and taken off. Medians over the rounds.
+The minimal app sends the same bytes both ways, over the same Grid, with the same imports in its client, and ignores
+them; time inside `client_round` is measured and subtracted. Medians over the rounds.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ server = ServerApp()
 
 @client.train()
 def _(message, context):
-    import vitrail.engines.client, vitrail.engines.flower.client, vitrail.methods.prism.algorithm
-    from vitrail.engines.flower.messages import packed, unpacked
-    text, data = unpacked(message, 2**31)
-    return Message(packed("", bytes(json.loads(text)["up"])), reply_to=message)
+    import vitrail.engines.client, vitrail.experiment.deployment.client_app, vitrail.methods.prism.algorithm
+    from vitrail.engines.flower.messages import pack, unpack
+    text, data = unpack(message, 2**31)
+    return Message(pack("", bytes(json.loads(text)["up"])), reply_to=message)
 
 @server.main()
 def _(grid, context):
-    from vitrail.engines.flower.messages import packed
+    from vitrail.engines.flower.messages import pack
     todo = json.loads(Path(context.run_config["todo"]).read_text())
     while len(list(grid.get_node_ids())) < todo["clients"]:
         time.sleep(0.2)
@@ -57,7 +57,7 @@ def _(grid, context):
     for up, down in todo["bytes"]:
         began = time.perf_counter()
         text = json.dumps({"up": up})
-        left = set(grid.push_messages([Message(packed(text, bytes(down)), n, "train") for n in nodes]))
+        left = set(grid.push_messages([Message(pack(text, bytes(down)), n, "train") for n in nodes]))
         while left:
             left -= {m.metadata.reply_to_message_id for m in grid.pull_messages(list(left))}
             time.sleep(0.02)
@@ -71,7 +71,7 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "echo"
 version = "0.1.0"
-description = "Says back as many bytes as it is told."
+description = "Returns the requested number of bytes."
 license = "Apache-2.0"
 dependencies = []
 [tool.flwr.app]
@@ -122,7 +122,7 @@ sys.meta_path.insert(0, When("vitrail.methods.prism.algorithm", time_it))
 
 
 def port() -> int:
-    """A port that is free now."""
+    """Return a free port."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
@@ -130,7 +130,7 @@ def port() -> int:
 
 @contextmanager
 def deployment(root: Path) -> Iterator[dict[str, str]]:
-    """A SuperLink and its nodes on loopback, stopped at the end; what `flwr` needs to reach them."""
+    """A SuperLink and its nodes on loopback, stopped at the end; yields the environment for `flwr`."""
     at = port()
     (root / "flwr").mkdir()
     (root / "flwr" / "config.toml").write_text(
@@ -166,11 +166,11 @@ def deployment(root: Path) -> Iterator[dict[str, str]]:
 
 
 def flwr_run(env: dict[str, str], app: Path, config: str, done: Path) -> None:
-    """Start an app on the deployment and wait for the file with which it ends."""
+    """Start an app on the deployment and wait for its last file."""
     command = [str(BIN / "flwr"), "run", str(app), "loop", "-c", config]
-    said = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
-    if said.returncode:
-        sys.exit(f"{' '.join(command)}: {said.stdout}{said.stderr}")
+    process = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)}: {process.stdout}{process.stderr}")
     while not done.exists():
         time.sleep(0.2)
 
@@ -192,7 +192,7 @@ def simulated(rounds: int, root: Path) -> list[float]:
 
 
 def deployed(rounds: int, root: Path) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of each round on a deployment, of each round of the floor, and inside the slowest client_round."""
+    """Seconds of each round on a deployment, of each round of the minimal app, and inside the slowest client_round."""
     from vitrail.engines import flower
 
     out, echo = root / "deployed", root / "echo"
@@ -215,8 +215,8 @@ def deployed(rounds: int, root: Path) -> tuple[list[float], list[float], list[fl
     for line in (root / "inside.txt").read_text().splitlines():
         t, seconds = line.split()
         inside[int(t)] = max(inside.get(int(t), 0.0), float(seconds))
-    floor = json.loads((root / "answer.json").read_text())
-    return [row["seconds"] for row in rows], floor, [inside[t] for t in range(rounds)]
+    minimal = json.loads((root / "answer.json").read_text())
+    return [row["seconds"] for row in rows], minimal, [inside[t] for t in range(rounds)]
 
 
 def main() -> None:
@@ -229,12 +229,12 @@ def main() -> None:
         print(f"prism, {CLIENTS} clients, {rounds} rounds; seconds per round, medians")
         print(f"  embedded            {statistics.median(embedded(rounds, root)):.3f}")
         print(f"  Flower simulation   {statistics.median(simulated(rounds, root)):.3f}")
-        ours, floor, inside = deployed(rounds, root)
+        ours, minimal, inside = deployed(rounds, root)
     without = [a - b for a, b in zip(ours, inside, strict=True)]
-    share = statistics.median(without) / statistics.median(floor) - 1
+    share = statistics.median(without) / statistics.median(minimal) - 1
     print(f"  Flower deployment   {statistics.median(ours):.3f}, of it in client_round {statistics.median(inside):.3f}")
-    print(f"  Flower's own floor  {statistics.median(floor):.3f}")
-    print(f"ours beyond the floor, client_round excluded: {share:.1%} (at most 25%)")
+    print(f"  Flower, minimal app {statistics.median(minimal):.3f}")
+    print(f"overhead, client_round excluded: {share:.1%} (at most 25%)")
     sys.exit(share > 0.25)
 
 

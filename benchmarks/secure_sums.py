@@ -1,9 +1,9 @@
-"""CPU seconds and bytes that one round of secure sums costs one client of n.
+"""CPU seconds and bytes of one client in one round of secure aggregation among n clients.
 
     python benchmarks/secure_sums.py --clients 10 100 200 1000
 
-One client runs the code of engines/secagg/client.py, without its files and its training. The others are simulated:
-they show keys, seal letters and sign, as far as this client needs them. It sends `--numbers` sums of float32.
+One client runs the code of engines/secagg/client.py, without files and training. The others are simulated: they
+advertise keys, encrypt letters and sign, as far as this client needs them. It sends `--numbers` sums of float32.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitrail.engines.secagg import client as secure
-from vitrail.engines.secagg import primitives
+from vitrail.engines.secagg import client as secagg_client
+from vitrail.engines.secagg import messages
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.shares import SHARE, Group, Share
+from vitrail.engines.secagg.shares import SHARE, AdvertisedKeys, Group
 from vitrail.methods.base import PartSpec, Task
+from vitrail.utils import crypto
 from vitrail.utils.keys import Key
 from vitrail.utils.state import State
 from vitrail.wire.message import Header, Kind, Message, Part, decode, encode, make_part
@@ -39,53 +40,53 @@ class Other:
     key: Key
 
     @property
-    def shown(self) -> Share:
-        """Its public half."""
-        return Share.make(RUN, 0, self.name, self.letters, self.masks, self.seed, self.key)
+    def advertised(self) -> AdvertisedKeys:
+        """Its public keys."""
+        return AdvertisedKeys.make(RUN, 0, self.name, self.letters, self.masks, self.seed, self.key)
 
 
 def round_of(clients: int, numbers: int) -> tuple[list[float], int, int]:
-    """Seconds of each exchange, and bytes down and up of all."""
+    """Return the seconds of each exchange, and the bytes down and up of all."""
     group = Group(RUN, 0, tuple(f"client-{k}" for k in range(clients)), clients // 2 + 1)
     task = Task((1, 8, 8), 0, 1, clients, secagg_threshold=group.threshold, noise_source="os")
     declared = {"sums": PartSpec("sum", "float32", numbers, limit=1000.0)}
-    party = secure.SecAggClient("client-0", RUN, 0, task, declared)
+    client = secagg_client.SecAggClient("client-0", RUN, 0, task, declared)
     new = os.urandom
     others = [Other(name, new(32), new(32), new(32), Key(new(32))) for name in group.names[1:]]
     seconds, down, up = [], 0, 0
     secrets: State = {}
 
-    def asks(exchange: int, parts: Sequence[Part]) -> bytes:
+    def send(exchange: int, parts: Sequence[Part]) -> bytes:
         nonlocal secrets, down, up
         request = encode(Message(Header(Kind.REQUEST, RUN, 0, "server", exchange), tuple(parts)))
         began, message = time.process_time(), decode(request)
         made: tuple[Part, ...] = ()
-        if exchange == secure.MASK:
-            secrets = secure.read_letters(party, message, secrets)
+        if exchange == messages.MASK:
+            secrets = secagg_client.read_letters(client, message, secrets)
             made = (make_part("sums", "float32", np.zeros(numbers, np.float32)),)
-        secrets, sent = secure.step(party, message, secrets, made, os.urandom)
+        secrets, sent = secagg_client.step(client, message, secrets, made, os.urandom)
         reply = encode(Message(Header(Kind.REPLY, RUN, 0, "client-0", exchange), sent))
         seconds.append(time.process_time() - began)
         down, up = down + len(request), up + len(reply)
         return sent[0].payload
 
-    own = asks(0, ())
-    keys = own + b"".join(other.shown.pack() for other in others)
-    who = secure.bytes_part(secure.WHO, secure.write_names(list(group.names)))
-    asks(1, (who, secure.bytes_part(secure.KEYS, keys)))
-    to = Share.read(own).letters
+    own = send(0, ())
+    keys = own + b"".join(other.advertised.pack() for other in others)
+    who = messages.bytes_part(messages.WHO, messages.write_names(list(group.names)))
+    send(1, (who, messages.bytes_part(messages.KEYS, keys)))
+    to = AdvertisedKeys.read(own).letters
     letters = b"".join(
-        primitives.seal(primitives.agree(other.letters, to, secagg.letter(group, j, 0)), bytes(2 * SHARE))
+        crypto.seal(crypto.agree(other.letters, to, secagg.letter(group, j, 0)), bytes(2 * SHARE))
         for j, other in enumerate(others, 1)
     )
     everyone = [True] * clients
-    asks(2, (secure.bits_part(secure.FROM, everyone), secure.bytes_part(secure.LETTERS, letters)))
-    signature = asks(3, (secure.bits_part(secure.ALIVE, everyone),))
+    send(2, (messages.bits_part(messages.FROM, everyone), messages.bytes_part(messages.LETTERS, letters)))
+    signature = send(3, (messages.bits_part(messages.ALIVE, everyone),))
     view = secagg.view(group, keys, everyone)
     signers = others[: group.threshold - 1]
     signatures = signature + b"".join(other.key.sign(*view) for other in signers)
     signed = [k < group.threshold for k in range(clients)]
-    asks(4, (secure.bits_part(secure.FROM, signed), secure.bytes_part(secure.SIGNATURES, signatures)))
+    send(4, (messages.bits_part(messages.FROM, signed), messages.bytes_part(messages.SIGNATURES, signatures)))
     return seconds, down, up
 
 

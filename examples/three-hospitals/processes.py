@@ -1,4 +1,4 @@
-"""Processes that one command starts and another stops: a file for each holds its number and when it began."""
+"""Processes that one command starts and another stops: one file per process has its id and start time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-PATIENCE = 10.0  # seconds between asking a process to end and ending it
+PATIENCE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
 def start(folder: Path, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> int:
-    """Start a process whose output goes to NAME.log, and note it in pids/NAME."""
+    """Start a process with its output in NAME.log, and record it in pids/NAME."""
     (folder / "pids").mkdir(exist_ok=True)
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
@@ -24,24 +24,24 @@ def start(folder: Path, name: str, command: Sequence[str | Path], environment: M
             stderr=subprocess.STDOUT,
             env=dict(environment),
             cwd=folder,
-            start_new_session=True,  # Ctrl-C is for `start`, which then stops them in order
+            start_new_session=True,  # Ctrl-C must reach only `start`, which then stops the others
         )
-    (folder / "pids" / name).write_text(f"{process.pid} {birth(process.pid)}\n")
+    (folder / "pids" / name).write_text(f"{process.pid} {start_time(process.pid)}\n")
     return process.pid
 
 
 def running(folder: Path) -> dict[str, int]:
-    """Which of the processes noted in a folder are still there; a number that was given to another one is not."""
+    """Return the recorded processes that still run; an id that was reused by another process does not count."""
     found = {}
     for path in sorted((folder / "pids").glob("*")):
-        pid, born = path.read_text().split()
-        if birth(int(pid)) == born:
+        pid, started = path.read_text().split()
+        if start_time(int(pid)) == started:
             found[path.name] = int(pid)
     return found
 
 
 def stop(folder: Path) -> list[str]:
-    """End the processes noted in a folder and those that they started; their names."""
+    """End the recorded processes and their descendants; return their names."""
     names, pids = [], set()
     for name, pid in running(folder).items():
         names.append(name)
@@ -49,12 +49,12 @@ def stop(folder: Path) -> list[str]:
     for pid in pids:
         _signal(pid, signal.SIGTERM)
     end = time.monotonic() + PATIENCE
-    while any(map(birth, pids)) and time.monotonic() < end:
+    while any(map(start_time, pids)) and time.monotonic() < end:
         _reap()
         time.sleep(0.1)
     for pid in pids:
         _signal(pid, signal.SIGKILL)
-    while any(map(birth, pids)):
+    while any(map(start_time, pids)):
         _reap()
         time.sleep(0.05)
     for path in (folder / "pids").glob("*"):
@@ -62,8 +62,8 @@ def stop(folder: Path) -> list[str]:
     return names
 
 
-def birth(pid: int) -> str:
-    """When a process began, as its system counts; empty: it is not there."""
+def start_time(pid: int) -> str:
+    """Return the start time of a process as in /proc; empty if it does not run."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] == "Z" else fields[19]
@@ -71,7 +71,7 @@ def birth(pid: int) -> str:
 
 
 def descendants(pid: int) -> set[int]:
-    """All processes that this one started, and those that they started."""
+    """Return all processes that a process started, directly or indirectly."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _reap() -> None:
-    """Let go of our own children that have ended."""
+    """Collect the exit status of own children that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.data import PARTITIONS, SOURCES, TRANSFORMS, load, partition, partitions, sources, transforms
 from vitrail.data.dataset import Dataset, Images
-from vitrail.data.partition_schemes import PartitionRequest
+from vitrail.data.partition_request import PartitionRequest
 from vitrail.data.read_request import ReadRequest
 from vitrail.data.specs import parse_partition, parse_source
 from vitrail.utils.errors import VitrailError

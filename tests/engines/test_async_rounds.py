@@ -1,4 +1,4 @@
-"""Rounds without a barrier: nobody waits, and no bit changes."""
+"""Rounds without a barrier: no client waits, and no bit changes."""
 
 from dataclasses import asdict, replace
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests.engines.toy import Free, Toy
 from tests.federation import RUN, digits, federate, quick, same, shares
-from vitrail.engines import async_rounds as engine_file
+from vitrail.engines import async_rounds
 from vitrail.engines.async_rounds import run_async_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
@@ -25,7 +25,7 @@ class Killed(Exception):
 
 
 class Order:
-    """Carries requests to clients in an order drawn by a seed, and may be killed as the n-th answer comes."""
+    """Carries requests to clients in an order drawn by a seed, and may be killed at the n-th reply."""
 
     def __init__(self, method, folder, seed=0, killed=-1):
         self.engine = SimulationEngine(SimulatedClients(method, RUN, Rng((5,)), shares(), folder), digits().train)
@@ -48,19 +48,19 @@ class Order:
 
 
 def free(method, folder, carry, until=5, chosen=lambda _: NAMES, **how):
-    """One stretch from the start: the federation after it and every round's outcome."""
+    """Run to the first checkpoint; return the federation and all results."""
     fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
     outcomes = []
     rounds = run_async_rounds(method, fed, RUN, chosen, until, carry.ask, Rng((5,)), Journal(folder / "answers"), **how)
     for outcome, after in rounds:
-        assert fed.round == 0  # only the last is a place to save
+        assert fed.round == 0  # only the last can be saved
         outcomes.append(outcome)
         fed = after or fed
     return fed, outcomes
 
 
 def equal(a, b):
-    """Whether two federations, and what was counted on the way, are the same."""
+    """Whether two federations and their results are equal."""
     return same(a[0].tree(), b[0].tree()) and [asdict(o) for o in a[1]] == [asdict(o) for o in b[1]]
 
 
@@ -69,45 +69,43 @@ def barrier(tmp_path):
     return federate(Free(), tmp_path / "barrier", rounds=5)
 
 
-def test_a_slow_client_holds_nobody_up(tmp_path):
-    """client-0 does not answer in its first round before client-1 has answered in its third."""
-    gate, heard = tmp_path / "gate", []
+def test_a_slow_client_delays_no_other_client(tmp_path):
+    """client-0 replies to its first round only after client-1 has replied to its third."""
+    gate, received = tmp_path / "gate", []
     method = Free(gate=str(gate))
 
     def spoil(t, client, data):
-        heard.append((client, t))
+        received.append((client, t))
         if (client, t) == ("client-1", 2):
             gate.touch()
         return data
 
     fed, outcomes, _ = federate(method, tmp_path / "a", ahead=5, workers=2, spoil=spoil)
-    assert heard.index(("client-1", 2)) < heard.index(("client-0", 0))
+    assert received.index(("client-1", 2)) < received.index(("client-0", 0))
     assert [o.round for o in outcomes] == list(range(6))
     assert all(len(o.replied) == 3 for o in outcomes[:5])
     assert same(fed.tree(), federate(Free(), tmp_path / "b")[0].tree())
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_order_of_answers_gives_the_bits_of_a_barrier(seed, barrier, tmp_path):
+def test_any_order_of_replies_gives_the_bits_of_a_barrier(seed, barrier, tmp_path):
     carry = Order(Free(), tmp_path, seed)
     assert equal(free(Free(), tmp_path, carry), barrier)
     assert sorted(carry.rounds) == [(c, t) for c in NAMES for t in range(5)]
-    assert [t for _, t in carry.rounds] != sorted(t for _, t in carry.rounds)  # rounds did overlap
+    assert [t for _, t in carry.rounds] != sorted(t for _, t in carry.rounds)  # rounds overlap
 
 
-def test_stretches_of_any_length_give_the_same_bits(tmp_path):
+def test_any_number_of_rounds_between_checkpoints_gives_the_same_bits(tmp_path):
     plain = federate(Free(), tmp_path / "1")
     for ahead in (2, 3, 6):
         some = federate(Free(), tmp_path / str(ahead), ahead=ahead)
         assert equal(some, plain)
-        assert some[0].server["alone"] == 1  # the last round is the server's
+        assert some[0].server["alone"] == 1  # the last round has no clients
         assert not (tmp_path / str(ahead) / "answers").exists()
 
 
 @pytest.mark.parametrize("n", range(15))
-def test_killed_at_any_answer_and_resumed_gives_the_same_bits_and_nobody_trains_twice(
-    n, barrier, tmp_path, monkeypatch
-):
+def test_a_server_killed_at_any_reply_resumes_to_the_same_bits(n, barrier, tmp_path, monkeypatch):
     trained = []
     real = Free.client_round
     monkeypatch.setattr(
@@ -116,12 +114,12 @@ def test_killed_at_any_answer_and_resumed_gives_the_same_bits_and_nobody_trains_
     with pytest.raises(Killed):
         free(Free(), tmp_path, Order(Free(), tmp_path, seed=n, killed=n))
     with pytest.raises(Killed):
-        free(Free(), tmp_path, Order(Free(), tmp_path, seed=n + 99, killed=(14 - n) // 2))  # and again on the way
+        free(Free(), tmp_path, Order(Free(), tmp_path, seed=n + 99, killed=(14 - n) // 2))  # killed a second time
     assert equal(free(Free(), tmp_path, Order(Free(), tmp_path, seed=n + 50)), barrier)
     assert sorted(trained) == [(c, t) for c in NAMES for t in range(5)]
 
 
-def test_a_client_that_fails_is_left_out_of_that_round_and_asked_again_in_the_next(tmp_path):
+def test_a_failed_client_is_excluded_from_that_round_only(tmp_path):
     method = Free(fails=("client-1", (1, 2)))
     plain = federate(method, tmp_path / "a", rounds=5)
     some = free(method, tmp_path / "b", Order(method, tmp_path / "b", seed=3))
@@ -130,7 +128,7 @@ def test_a_client_that_fails_is_left_out_of_that_round_and_asked_again_in_the_ne
     assert [len(some[0].server["chains"][c]) for c in NAMES] == [5, 3, 5]
 
 
-def test_so_it_is_when_the_server_is_killed_after_the_failure(tmp_path):
+def test_a_failure_is_restored_after_the_server_was_killed(tmp_path):
     method = Free(fails=("client-1", (0, 1)))
     with pytest.raises(Killed):
         free(method, tmp_path / "b", Order(method, tmp_path / "b", seed=3, killed=12))
@@ -138,16 +136,16 @@ def test_so_it_is_when_the_server_is_killed_after_the_failure(tmp_path):
     assert equal(free(method, tmp_path / "b", Order(method, tmp_path / "b")), plain)
 
 
-def test_what_the_method_refuses_is_left_out_in_every_round(tmp_path):
+def test_a_client_that_the_method_refuses_is_excluded_in_every_round(tmp_path):
     method = Free(fails=("client-2", ()))
     some = free(method, tmp_path / "b", Order(method, tmp_path / "b"))
     assert equal(some, federate(method, tmp_path / "a", rounds=5))
-    assert all(o.excluded == {"client-2": "reply refused: nobody believes it"} for o in some[1])
+    assert all(o.excluded == {"client-2": "reply refused: it is refused"} for o in some[1])
     assert set(some[0].server["chains"]) == {"client-0", "client-1"}
 
 
 class Surprised(Free):
-    """A server that meets an error nobody foresaw in what client-2 sends."""
+    """A server that fails unexpectedly on replies of client-2."""
 
     def receive(self, server, client, parts):
         if client == "client-2":
@@ -156,7 +154,7 @@ class Surprised(Free):
 
 
 @pytest.mark.parametrize("killed", [-1, 2, 7, 12])
-def test_a_reply_that_raises_excludes_its_client_also_when_it_is_read_from_the_journal(killed, tmp_path):
+def test_a_reply_that_raises_excludes_its_client_also_from_the_journal(killed, tmp_path):
     method = Surprised()
     if killed >= 0:
         with pytest.raises(Killed):
@@ -168,7 +166,7 @@ def test_a_reply_that_raises_excludes_its_client_also_when_it_is_read_from_the_j
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if quick(name).num_async_rounds])
-def test_without_a_barrier_a_reply_of_another_shape_excludes_its_client(name, tmp_path):
+def test_in_async_rounds_a_reply_of_another_shape_excludes_its_client(name, tmp_path):
     def reshaped(_, client, data):
         message = decode(data)
         part = message.parts[0]
@@ -181,7 +179,7 @@ def test_without_a_barrier_a_reply_of_another_shape_excludes_its_client(name, tm
     assert same(fed.tree(), absent[0].tree())
 
 
-def test_a_failure_of_any_text_survives_the_journal(tmp_path):
+def test_a_failure_with_any_text_is_restored_from_the_journal(tmp_path):
     journal = Journal(tmp_path)
     journal.write(tmp_path / "x", Failure("half \ud800"))
     assert journal.read(tmp_path / "x") == Failure("half ?")
@@ -189,7 +187,7 @@ def test_a_failure_of_any_text_survives_the_journal(tmp_path):
     assert isinstance(journal.read(tmp_path / "x"), Failure)
 
 
-def test_a_client_that_lost_its_state_is_told_everything_and_goes_on(tmp_path):
+def test_in_async_rounds_a_client_that_lost_its_state_continues(tmp_path):
     fed, *_ = federate(Free(), tmp_path, rounds=2)
     (tmp_path / "client-2.safetensors").unlink()
     after, outcomes, traffic = federate(Free(), tmp_path, rounds=3, fed=fed, ahead=3)
@@ -202,14 +200,14 @@ def test_a_client_that_lost_its_state_is_told_everything_and_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_drop_outs_and_a_quorum_are_those_of_a_barrier(workers, tmp_path):
-    how = {"client_dropout": 0.5, "quorum": 2}
+def test_dropouts_and_quorum_are_those_of_a_barrier(workers, tmp_path):
+    how = {"dropout": 0.5, "quorum": 2}
     plain = federate(Free(), tmp_path / "a", **how)
     assert any(o.void for o in plain[1])
     assert equal(federate(Free(), tmp_path / "b", ahead=5, workers=workers, **how), plain)
 
 
-def test_a_sample_of_clients_takes_part_in_each_round(tmp_path):
+def test_each_round_uses_its_own_sample_of_clients(tmp_path):
     rng = Rng((5,))
     chosen = lambda t: select_clients(NAMES, 1 + t % 2, rng.child("choose", t))  # noqa: E731
     runs = [free(Free(), tmp_path / str(i), Order(Free(), tmp_path / str(i), i), chosen=chosen) for i in range(3)]
@@ -218,7 +216,7 @@ def test_a_sample_of_clients_takes_part_in_each_round(tmp_path):
     assert [o.replied for o in runs[0][1]] == [chosen(t) for t in range(5)]
 
 
-def test_who_is_asked_is_known_before_anything_leaves(tmp_path):
+def test_on_start_is_called_before_the_first_request_of_a_round(tmp_path):
     carry, known = Order(Free(), tmp_path, 4), []
     ask = carry.ask
 
@@ -231,19 +229,19 @@ def test_who_is_asked_is_known_before_anything_leaves(tmp_path):
         return ask(seen())
 
     carry.ask = checked
-    free(Free(), tmp_path, carry, before=lambda t, who: known.append((t, list(who))))
+    free(Free(), tmp_path, carry, on_start=lambda t, participants: known.append((t, list(participants))))
     assert known == [(t, NAMES) for t in range(5)]
 
 
-def test_a_full_journal_ends_the_stretch_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine_file, "FULL", 100)
+def test_a_full_journal_forces_an_early_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(async_rounds, "MAX_JOURNAL", 100)
     fed, outcomes = free(Free(), tmp_path / "a", Order(Free(), tmp_path / "a"))
     assert 1 <= fed.round == len(outcomes) < 5
     assert equal((fed, outcomes), federate(Free(), tmp_path / "b", rounds=fed.round))
 
 
-def test_requests_are_made_when_they_are_taken(tmp_path):
-    """Memory is not that of all clients' messages: an engine that takes one request has caused one."""
+def test_requests_are_encoded_lazily(tmp_path):
+    """An engine that takes one request causes one to be encoded."""
     made = []
 
     class Counted(Free):
@@ -262,7 +260,7 @@ def test_requests_are_made_when_they_are_taken(tmp_path):
     assert all(set(o.excluded) == set(NAMES) for o in outcomes)
 
 
-def test_secure_sums_and_relays_keep_the_barrier(tmp_path):
+def test_secure_aggregation_and_relays_keep_the_barrier(tmp_path):
     class Related(Toy):
         num_async_rounds = 6
 
@@ -275,9 +273,9 @@ def test_secure_sums_and_relays_keep_the_barrier(tmp_path):
     assert not any(o.void for o in outcomes)
 
 
-def test_the_journal_is_for_its_owner_alone(tmp_path):
+def test_the_journal_is_readable_by_its_owner_alone(tmp_path):
     with pytest.raises(Killed):
         free(Free(), tmp_path, Order(Free(), tmp_path, killed=4))
-    kept = list((tmp_path / "answers").iterdir())
-    assert len(kept) == 4
-    assert all(p.stat().st_mode & 0o077 == 0 for p in [tmp_path / "answers", *kept])
+    stored = list((tmp_path / "answers").iterdir())
+    assert len(stored) == 4
+    assert all(p.stat().st_mode & 0o077 == 0 for p in [tmp_path / "answers", *stored])

@@ -13,8 +13,8 @@ import pytest
 from tests.engines.secagg.adds import Adds
 from tests.federation import PRIVATE, QUICK, RUN, digits, shares
 from vitrail.engines.client import UNCOMPUTED, Client
-from vitrail.engines.secagg.client import FROM, KEYS, LETTERS, WHO, bits_part, bytes_part, write_names
-from vitrail.engines.secagg.integers import layout
+from vitrail.engines.secagg.integers import integer_formats
+from vitrail.engines.secagg.messages import FROM, KEYS, LETTERS, WHO, bits_part, bytes_part, write_names
 from vitrail.engines.secagg.shares import LETTER
 from vitrail.engines.simulation import SimulatedClients
 from vitrail.experiment import settings as config
@@ -28,20 +28,20 @@ from vitrail.wire.message import Header, Kind, Message, decode, encode, make_par
 
 @pytest.fixture(autouse=True)
 def _fast_disk(monkeypatch):
-    """Skip fsync: no test here cuts the power."""
+    """Skip fsync, which only matters for a power failure."""
     monkeypatch.setattr("os.fsync", lambda fd: None)
 
 
-def built(name="fedgan, dp-sgd", entropy="os", **settings):
+def built(name="fedgan, dp-sgd", noise_source="os", **settings):
     method, private = PRIVATE.get(name, (name, {}))
-    resolved = config.resolve(method, {**QUICK[method], **private, "noise_source": entropy, **settings})
-    return config.build_method(resolved, Task((1, 8, 8), 10, 2, 3, "cpu", 0, entropy))
+    resolved = config.resolve(method, {**QUICK[method], **private, "noise_source": noise_source, **settings})
+    return config.build_method(resolved, Task((1, 8, 8), 10, 2, 3, "cpu", 0, noise_source))
 
 
 def client_of(method, folder, images=60, **owned) -> Client:
-    crew = SimulatedClients(method, RUN, Rng((5,)), shares(), folder)
+    simulated = SimulatedClients(method, RUN, Rng((5,)), shares(), folder)
     return replace(
-        crew.client("client-0", digits().train.take(np.arange(200))), pictures=partial(first, images), **owned
+        simulated.client("client-0", digits().train.take(np.arange(200))), images=partial(first, images), **owned
     )
 
 
@@ -68,7 +68,7 @@ def reason(reply):
 
 
 def counted(monkeypatch, method, error=None):
-    """Count how often images are trained with; then raise an error, or leave numbers that cannot be sent."""
+    """Count calls of client_round; then raise an error, or return values that cannot be sent."""
     calls, honest = [], type(method).client_round
 
     def count(self, state, message, data, rng):
@@ -88,8 +88,8 @@ def counted(monkeypatch, method, error=None):
 UNSENDABLE, NETWORKS = "numbers that cannot be sent", ("generator", "discriminator")
 
 
-def test_an_answer_that_fails_counts_and_is_not_computed_again(tmp_path, monkeypatch):
-    """Two answers are planned. A server that provokes failures gets two of them, and each one once."""
+def test_a_failed_answer_counts_and_is_not_computed_again(tmp_path, monkeypatch):
+    """Two answers are planned. A server that provokes failures gets two different ones at most."""
     method = built()
     calls, log = counted(monkeypatch, method, UNSENDABLE), []
     client = client_of(method, tmp_path, policy=Policy(("dp-sgd",), max_epsilon=1000.0), log=log.append)
@@ -105,8 +105,8 @@ def test_an_answer_that_fails_counts_and_is_not_computed_again(tmp_path, monkeyp
     assert "planned for one client" in log[-1]
 
 
-def test_a_client_goes_on_after_a_failed_answer_as_if_it_had_not_been_asked(tmp_path, monkeypatch):
-    method = built(entropy="seed")
+def test_after_a_failed_answer_a_client_continues_from_its_last_state(tmp_path, monkeypatch):
+    method = built(noise_source="seed")
     failing, other = (client_of(method, tmp_path / k, log=lambda text: None) for k in "ab")
     with monkeypatch.context() as fails:
         counted(fails, method, VitrailError("failed"))
@@ -118,11 +118,11 @@ def test_a_client_goes_on_after_a_failed_answer_as_if_it_had_not_been_asked(tmp_
 
 
 @pytest.mark.parametrize("error", [UNSENDABLE, VitrailError("37 images"), KeyError("37 images")], ids=str)
-@pytest.mark.parametrize("owned", ["log", "queues"])
-def test_a_failure_after_images_were_read_tells_the_server_nothing_of_them(tmp_path, monkeypatch, error, owned):
+@pytest.mark.parametrize("owned", ["log", "shared_folder"])
+def test_a_failure_after_reading_images_reveals_nothing_about_them(tmp_path, monkeypatch, error, owned):
     method, log = built(), []
     counted(monkeypatch, method, error)
-    client = client_of(method, tmp_path, **({"log": log.append} if owned == "log" else {"queues": True}))
+    client = client_of(method, tmp_path, **({"log": log.append} if owned == "log" else {"shared_folder": True}))
     assert reason(client.answer(request(method))) == UNCOMPUTED
     own = client.path.with_suffix(".error.txt")
     assert ("cannot be sent" if error == UNSENDABLE else "37 images") in own.read_text()
@@ -131,8 +131,8 @@ def test_a_failure_after_images_were_read_tells_the_server_nothing_of_them(tmp_p
 
 
 @pytest.mark.parametrize("images", [37, 123])
-def test_a_sum_beyond_its_bound_is_not_in_what_a_deployed_client_replies(tmp_path, monkeypatch, images):
-    """Without noise the refusal of one number under secure aggregation would give the number of images."""
+def test_a_deployed_client_does_not_report_a_sum_beyond_its_bound(tmp_path, monkeypatch, images):
+    """Without noise, the reason of a refusal would reveal the number of images."""
     honest, log, names = Adds.client_round, [], [f"client-{k}" for k in range(3)]
 
     def far(self, state, message, data, rng):
@@ -141,8 +141,10 @@ def test_a_sum_beyond_its_bound_is_not_in_what_a_deployed_client_replies(tmp_pat
 
     monkeypatch.setattr(Adds, "client_round", far)
     method = Adds(Task((1, 8, 8), 0, 1, 3, secagg_threshold=3))
-    crew = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path)
-    clients = [replace(crew.client(n, first(images)), pictures=partial(first, images), log=log.append) for n in names]
+    simulated = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path)
+    clients = [
+        replace(simulated.client(n, first(images)), images=partial(first, images), log=log.append) for n in names
+    ]
 
     def ask(client, exchange, *parts):
         return client.answer(encode(Message(Header(Kind.REQUEST, RUN, 0, "server", exchange), parts)))
@@ -155,7 +157,7 @@ def test_a_sum_beyond_its_bound_is_not_in_what_a_deployed_client_replies(tmp_pat
     masked = ask(clients[0], 2, *parts)
     assert reason(masked) == UNCOMPUTED
     assert ask(clients[0], 2, *parts) == masked
-    assert f"it holds -{images}, outside -4 to 4" in log[-1]
+    assert f"its value -{images} is outside -4 to 4" in log[-1]
     other = make_part("closed", "int32", np.int32([1]))
     assert "replay" in reason(ask(clients[0], 2, *parts[:2], other))
     assert "does not follow" in reason(ask(clients[0], 3, bits_part("secagg.alive", [True] * 3)))
@@ -165,13 +167,13 @@ def test_a_sum_beyond_its_bound_is_not_in_what_a_deployed_client_replies(tmp_pat
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [1e30, -1e30, np.nan, 4.5])
 def test_a_number_too_large_for_an_integer_is_refused_before_it_is_cast(value):
-    whole = layout(Adds().reply_spec(), 5, 5)["x"]
+    whole = integer_formats(Adds().reply_spec(), 5, 5)["x"]
     with pytest.raises(VitrailError, match="outside -4 to 4"):
         whole.words(np.float32([0, 0, value, 0, 0]))
 
 
-def test_a_client_killed_in_training_answers_the_same_request_and_no_other(tmp_path):
-    method = built(entropy="seed")
+def test_a_client_killed_in_training_answers_only_the_same_request(tmp_path):
+    method = built(noise_source="seed")
     lax = Policy(("dp-sgd",), max_epsilon=1000.0, require_noise_source="any")
     client = client_of(method, tmp_path / "a", policy=lax)
     pid = os.fork()
@@ -192,7 +194,7 @@ def test_a_client_killed_in_training_answers_the_same_request_and_no_other(tmp_p
     assert "planned for one client" in reason(client.answer(request(method, 2)))
 
 
-def test_a_failed_answer_is_charged_once_and_one_that_is_released_once_is_not_drawn_again(tmp_path, monkeypatch):
+def test_a_failed_single_release_is_charged_once_and_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
     method = built("moments", epsilon=2.0)
     assert method.mechanism.once
@@ -207,10 +209,10 @@ def test_a_failed_answer_is_charged_once_and_one_that_is_released_once_is_not_dr
 
 
 def test_state_of_version_0_1_0_is_read(tmp_path):
-    method = built(entropy="seed")
-    client = client_of(method, tmp_path, queues=True)
+    method = built(noise_source="seed")
+    client = client_of(method, tmp_path, shared_folder=True)
     replied = client.answer(request(method))
     old = {name: value for name, value in client.private().items() if name not in ("begun", "failed", "given")}
-    client._keep(old)
+    client.store.save(old)
     assert client.answer(request(method)) == replied
     assert decode(client.answer(request(method, 1))).header.kind is Kind.REPLY

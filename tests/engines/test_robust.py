@@ -1,4 +1,4 @@
-"""Median and trimmed mean in place of the mean, and notes on clients that are far from the others."""
+"""Median and trimmed mean in place of the mean, and reports of outliers."""
 
 from dataclasses import replace
 
@@ -9,13 +9,15 @@ from scipy.stats import trim_mean
 
 import vitrail
 from tests.federation import federate, quick, same, shares
-from vitrail.engines.replies import CheckedPart, FixedPointSum
-from vitrail.engines.robust import Norms, RobustSum, trimmed_mean
+from vitrail.engines.replies import CheckedPart
+from vitrail.engines.robust import ReplyNorms, RobustSum, trimmed_mean
+from vitrail.engines.sums import FixedPointSum
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.runner import metrics_row
 from vitrail.methods.base import PartSpec
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.renamed import original_settings
 from vitrail.wire.message import decode, digest, encode, make_part
 
 DECLARED = {
@@ -28,7 +30,7 @@ EACH = {"median": {}, "trimmed_mean": {"trim": 0.2}}
 
 
 def replies(n, seed=1):
-    """Models, and the replies in which they travel: times a weight of each client's own."""
+    """Models, and the replies that contain them, multiplied by each client's weight."""
     draw = np.random.default_rng(seed)
     models, plain = draw.normal(size=(n, 50)), draw.normal(size=(n, 7)).astype(np.float32)
     weights = draw.uniform(0.1, 300, n).astype(np.float32)
@@ -40,14 +42,14 @@ def replies(n, seed=1):
 
 
 def tallied(taken, how, trim=0.2):
-    tally = RobustSum(DECLARED, how, trim)
+    total = RobustSum(DECLARED, how, trim)
     for reply in taken:
-        tally.add(reply)
-    return tally.sums(len(taken))
+        total.add(reply)
+    return total.sums(len(taken))
 
 
 @pytest.mark.parametrize("n", [3, 5, 10, 20])
-def test_what_a_method_divides_gives_the_median_and_the_trimmed_mean(n):
+def test_division_by_the_method_gives_median_and_trimmed_mean(n):
     models, plain, taken = replies(n)
     cut = -(-n // 5)  # 0.2 of the clients, rounded up
     for how, expected in (
@@ -68,7 +70,7 @@ def test_the_order_of_replies_changes_no_bit(how):
     assert all(a.values[k].tobytes() == b.values[k].tobytes() for k in a.values)
 
 
-def test_a_client_without_weight_takes_no_part():
+def test_a_client_with_zero_weight_does_not_count():
     models, _, taken = replies(4)
     nothing = {"network": np.zeros(50), "plain": np.zeros(7), "weight": np.zeros(1), "metric.loss": np.zeros(1)}
     empty = tuple(CheckedPart(make_part(k, "float32", a), a) for k, a in nothing.items())
@@ -78,7 +80,7 @@ def test_a_client_without_weight_takes_no_part():
     assert tallied([empty], "median").values["weight"].tolist() == [0.0]
 
 
-def test_a_share_of_the_clients_is_always_removed_and_one_always_remains():
+def test_trimming_removes_a_share_of_clients_and_leaves_at_least_one():
     for n in range(1, 30):
         rows = np.arange(float(n))[:, None]
         rows[-1] = 1e30
@@ -91,7 +93,7 @@ def test_a_share_of_the_clients_is_always_removed_and_one_always_remains():
 
 
 def poisoned(factor):
-    """Client-1 multiplies all it says of its model; its weight stays."""
+    """Client-1 multiplies its model; its weight does not change."""
 
     def spoil(_, client, data):
         if client != "client-1":
@@ -119,7 +121,7 @@ def network_after(name, folder, how="mean", **more):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedgan", "fedgan, dp-sgd", "dpfedgan"])
-def test_one_false_client_of_five_ruins_the_mean_and_neither_of_the_others(tmp_path, name):
+def test_one_false_client_of_five_ruins_only_the_mean(tmp_path, name):
     honest, _ = network_after(name, tmp_path / "honest")
     ruined, outcome = network_after(name, tmp_path / "mean", spoil=poisoned(-1000))
     far = np.linalg.norm(ruined - honest)
@@ -130,48 +132,49 @@ def test_one_false_client_of_five_ruins_the_mean_and_neither_of_the_others(tmp_p
 
 
 @pytest.mark.parametrize("how", EACH)
-def test_the_servers_model_is_the_median_of_what_was_sent(tmp_path, how):
-    """From the replies' own bytes: each client's weighted model, divided by its weight."""
+def test_the_model_of_the_server_is_the_median_of_the_replies(tmp_path, how):
+    """From the bytes of the replies: each client's model divided by its weight."""
     method = quick("fedgan", clients=5)
     method = replace(method, task=replace(method.task, aggregation=how, trim=0.2))
-    held = {f"client-{k}": np.arange(k * 30, k * 30 + 8 + 4 * k) for k in range(5)}
-    fed, _, traffic = federate(method, tmp_path, rounds=1, holds=held)
-    said = [{p.name: p.array().astype(float) for p in decode(r).parts} for _, r in traffic.replies]
-    models = np.array([one["generator"] / one["weight"][0] for one in said])
+    own_images = {f"client-{k}": np.arange(k * 30, k * 30 + 8 + 4 * k) for k in range(5)}
+    fed, _, traffic = federate(method, tmp_path, rounds=1, holds=own_images)
+    returned = [{p.name: p.array().astype(float) for p in decode(r).parts} for _, r in traffic.replies]
+    models = np.array([one["generator"] / one["weight"][0] for one in returned])
     expected = np.median(models, axis=0) if how == "median" else trim_mean(models, 0.2001, axis=0)
     assert np.allclose(fed.server["generator"], expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message_text"),
     [
         ({"method": "prism"}, "part 'mask' is used as a sum"),
         ({"method": "moments"}, "part 'sums' is used as a sum"),
         ({"method": "scaffold"}, "part 'control' is used as a sum"),
         ({"method": "fedgan", "privacy": "dp-fedavg", "epsilon": 9.8}, "is used as a sum"),
-        ({"method": "psfedgan"}, "averages nothing"),
-        ({"method": "fedavg", "clients": 2}, "fewer than 3"),
+        ({"method": "psfedgan"}, "averages no part"),
+        ({"method": "fedavg", "clients": 2}, "at least 3 are needed"),
         ({"method": "fedavg", "secagg_threshold": 3}, "secagg_threshold= hides them"),
     ],
 )
-def test_where_it_would_be_wrong_or_no_defence_it_is_refused(tmp_path, settings, says):
+def test_robust_aggregation_is_refused_where_it_is_wrong_or_useless(tmp_path, settings, message_text):
     chosen = {"data": "digits", "size": 8, "clients": 4, "aggregation": "median", "out": str(tmp_path), **settings}
-    with pytest.raises(VitrailError, match=says):
+    with pytest.raises(VitrailError, match=message_text):
         prepare(config.resolve(chosen, {}))
 
 
-def test_a_run_with_the_mean_keeps_the_id_it_had_before_there_was_a_choice():
+def test_a_run_with_the_mean_has_the_run_id_of_version_0_1_0():
     settings = config.resolve("fedavg", {})
     before = {k: v for k, v in config.to_dict(settings).items() if k not in (*config.FREE, "aggregation", "trim")}
-    assert config.identity(settings, "x") == digest("run", tomli_w.dumps(dict(sorted(before.items()))), "x")
+    text = tomli_w.dumps(dict(sorted(original_settings(before).items())))
+    assert config.identity(settings, "x") == digest("run", text, "x")
     for changed in ({"aggregation": "median"}, {"aggregation": "trimmed_mean", "trim": 0.3}):
         assert config.identity(config.resolve("fedavg", changed), "x") != config.identity(settings, "x")
 
 
-# -- who is far from the others ----------------------------------------------------------------------------------------
+# -- outliers -----------------------------------------------------------------------------------------------------------
 
 
-def test_honest_clients_are_not_reported_and_a_false_one_is_in_the_rounds_row(tmp_path):
+def test_only_a_false_client_is_reported_as_an_outlier(tmp_path):
     for name in ("fedavg", "fedgan", "moments", "gswgan"):
         method = quick(name, clients=5)
         _, (outcome, *_), _ = federate(method, tmp_path / name, rounds=1, holds=shares(5, 16))
@@ -182,22 +185,22 @@ def test_honest_clients_are_not_reported_and_a_false_one_is_in_the_rounds_row(tm
     assert "the norm of network is" in outcome.outliers["client-1"]
 
 
-def test_notes_keep_a_few_numbers_for_each_client():
+def test_reply_norms_store_a_few_numbers_per_client():
     _, _, taken = replies(50)
-    norms = Norms(DECLARED)
+    norms = ReplyNorms(DECLARED)
     for k, reply in enumerate(taken):
         norms.add(f"client-{k}", reply)
-    assert sum(len(by_client) for by_client in norms.found.values()) == 3 * 50
-    assert all(type(x) is float for by_client in norms.found.values() for x in by_client.values())
+    assert sum(len(by_client) for by_client in norms.norms.values()) == 3 * 50
+    assert all(type(x) is float for by_client in norms.norms.values() for x in by_client.values())
 
 
-def test_the_mean_has_the_bits_it_had(tmp_path):
+def test_the_mean_is_unchanged_to_the_bit(tmp_path):
     _, _, taken = replies(5)
-    tally = FixedPointSum(DECLARED, 5)
+    total = FixedPointSum(DECLARED, 5)
     for reply in taken:
-        tally.add(reply)
+        total.add(reply)
     exact = sum(np.rint(r[0].array * 2.0**43).astype(np.int64) for r in taken) / 2.0**43
-    assert (tally.sums(5).values["network"] == exact).all()
+    assert (total.sums(5).values["network"] == exact).all()
     a, *_ = federate(quick("fedavg"), tmp_path / "a", rounds=1)
     b, *_ = federate(quick("fedavg"), tmp_path / "b", rounds=1, reverse=True)
     assert same(a.server, b.server)

@@ -1,4 +1,4 @@
-"""The round above any engine."""
+"""One round with a barrier, on any engine."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -8,8 +8,9 @@ import pytest
 
 from tests.engines.toy import Toy, _next
 from tests.federation import federate, quick, same, shares
-from vitrail.engines.replies import CheckedPart, Failure, FixedPointSum
+from vitrail.engines.replies import CheckedPart, Failure
 from vitrail.engines.rounds import select_clients
+from vitrail.engines.sums import FixedPointSum
 from vitrail.methods.base import Broadcast, PartSpec, fixed_point_scale
 from vitrail.utils.errors import Malformed
 from vitrail.utils.rng import Rng
@@ -18,24 +19,26 @@ from vitrail.wire.bits import BitCounts
 from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
 
-def test_sums_each_relays_and_server_only_rounds_all_arrive(tmp_path):
+def test_sums_each_parts_relays_and_server_only_rounds_work_together(tmp_path):
     fed, outcomes, _ = federate(Toy(), tmp_path)
-    assert fed.server["total"] == 4 * 1.5  # rounds 0, 1, 3 and 4; 2 and 5 are the server's alone
+    assert fed.server["total"] == 4 * 1.5  # rounds 0, 1, 3 and 4; 2 and 5 have no clients
     assert fed.server["alone"] == 2
     assert fed.server["seen"] == [0, 1, 2] * 4
     assert [o.requested for o in outcomes] == [3, 3, 0, 3, 3, 0]
-    assert outcomes[0].metrics == {"pictures": 24.0}
+    assert outcomes[0].metrics == {"images": 24.0}
     notes = load(tmp_path / "client-1.safetensors")["state"]["notes"]
-    assert notes == [f"round {t} from client-0" for t in (0, 1, 3)]  # round 1's waits out a round of the server alone
+    assert notes == [
+        f"round {t} from client-0" for t in (0, 1, 3)
+    ]  # the note of round 1 waits during a round without clients
 
 
 @pytest.mark.parametrize("how", [{"reverse": True}, {"workers": 2}])
-def test_each_parts_come_in_a_fixed_order_whatever_the_order_of_arrival(tmp_path, how):
+def test_each_parts_are_received_in_client_order_for_any_order_of_arrival(tmp_path, how):
     plain, *_ = federate(Toy(), tmp_path / "a")
     assert same(federate(Toy(), tmp_path / "b", **how)[0].tree(), plain.tree())
 
 
-def test_a_relayed_part_passes_the_server_unopened(tmp_path):
+def test_the_server_passes_on_a_relayed_part_unchanged(tmp_path):
     _, _, traffic = federate(Toy(), tmp_path, rounds=2)
     request = next(decode(r) for c, r in traffic.requests[3:] if c == "client-1")
     note = next(p for p in request.parts if p.name == "note")
@@ -43,7 +46,7 @@ def test_a_relayed_part_passes_the_server_unopened(tmp_path):
     assert bytes(note.array()) == b"round 0 from client-0"
 
 
-def test_a_client_that_lost_its_base_asks_for_all_and_gets_it(tmp_path):
+def test_a_client_that_lost_its_state_is_sent_the_full_state(tmp_path):
     fed, *_ = federate(Toy(), tmp_path, rounds=1)
     (tmp_path / "client-2.safetensors").unlink()
     after, outcomes, traffic = federate(Toy(), tmp_path, rounds=1, fed=fed)
@@ -52,10 +55,10 @@ def test_a_client_that_lost_its_base_asks_for_all_and_gets_it(tmp_path):
     assert after.server["total"] == 3.0
     assert after.server["seen"] == [0, 1, 2, 0, 1, 2]
     bytes_up = sum(len(r) for c, r in traffic.replies if c == "client-2")
-    assert outcomes[0].up["client-2"] == bytes_up  # both answers are counted
+    assert outcomes[0].up["client-2"] == bytes_up  # both replies are counted
 
 
-def test_who_does_not_answer_is_named_with_the_reason_and_each_keeps_its_order(tmp_path):
+def test_failed_clients_are_reported_with_reasons_and_order_is_kept(tmp_path):
     gone = lambda _, c, d: Failure("the cable was cut") if c == "client-1" else d  # noqa: E731
     fed, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=gone, reverse=True)
     assert outcomes[0].excluded == {"client-1": "the cable was cut"}
@@ -63,7 +66,7 @@ def test_who_does_not_answer_is_named_with_the_reason_and_each_keeps_its_order(t
 
 
 class Strict(Toy):
-    """The toy with a server that cannot use what client-1 sends."""
+    """Toy whose server refuses the reply of client-1."""
 
     def receive(self, server, client, parts):
         if client == "client-1":
@@ -72,8 +75,8 @@ class Strict(Toy):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_reply_that_the_method_refuses_leaves_nothing_behind(tmp_path, reverse):
-    """Neither sums nor metrics nor relays, whatever the order of arrival."""
+def test_a_reply_that_the_method_refuses_changes_no_state(tmp_path, reverse):
+    """No sums, metrics or relays of it remain, for any order of arrival."""
     gone = lambda _, c, d: Failure("reply refused: it does not add up") if c == "client-1" else d  # noqa: E731
     absent, expected, _ = federate(Toy(), tmp_path / "a", spoil=gone)
     fed, outcomes, _ = federate(Strict(), tmp_path / "b", reverse=reverse)
@@ -84,7 +87,7 @@ def test_a_reply_that_the_method_refuses_leaves_nothing_behind(tmp_path, reverse
 
 
 class Fragile(Toy):
-    """The toy with a server that meets an error nobody foresaw, after it has read part of what client-1 sent."""
+    """Toy whose server fails unexpectedly after it has read part of the reply of client-1."""
 
     error: ClassVar[type[BaseException]] = ValueError
 
@@ -96,7 +99,7 @@ class Fragile(Toy):
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("error", [ValueError, KeyError, IndexError, MemoryError, RecursionError, AssertionError])
-def test_whatever_a_reply_raises_excludes_its_client_alone(tmp_path, monkeypatch, error, reverse):
+def test_any_exception_caused_by_a_reply_excludes_only_its_client(tmp_path, monkeypatch, error, reverse):
     gone = lambda _, c, d: Failure("gone") if c == "client-1" else d  # noqa: E731
     absent, expected, _ = federate(Toy(), tmp_path / "a", spoil=gone)
     monkeypatch.setattr(Fragile, "error", error)
@@ -104,19 +107,19 @@ def test_whatever_a_reply_raises_excludes_its_client_alone(tmp_path, monkeypatch
     assert same(fed.tree(), absent.tree())
     for o, e in zip(outcomes, expected, strict=True):
         assert (o.replied, o.metrics, o.floats_up) == (e.replied, e.metrics, e.floats_up)
-    assert outcomes[0].excluded == {"client-1": f"reply refused: {error.__name__}"}  # its text may tell anything
+    assert outcomes[0].excluded == {"client-1": f"reply refused: {error.__name__}"}  # its text may contain anything
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_a_person_can_still_stop_a_run_while_a_reply_is_read(tmp_path, monkeypatch, error):
+def test_keyboard_interrupt_while_a_reply_is_read_stops_the_run(tmp_path, monkeypatch, error):
     monkeypatch.setattr(Fragile, "error", error)
     with pytest.raises(error):
         federate(Fragile(), tmp_path, rounds=1)
 
 
-@pytest.mark.parametrize("part", ["half", "metric.pictures"])
-def test_a_reply_that_cannot_be_added_up_leaves_no_part_of_it_in_the_sums(tmp_path, monkeypatch, part):
-    """Whichever of its parts it is that fails."""
+@pytest.mark.parametrize("part", ["half", "metric.images"])
+def test_a_reply_that_cannot_be_added_leaves_no_part_in_the_sums(tmp_path, monkeypatch, part):
+    """For any of its parts."""
     gone = lambda _, c, d: Failure("gone") if c == "client-1" else d  # noqa: E731
     absent, (expected,), _ = federate(Toy(), tmp_path / "a", spoil=gone, rounds=1)
     real = FixedPointSum.add
@@ -134,15 +137,15 @@ def test_a_reply_that_cannot_be_added_up_leaves_no_part_of_it_in_the_sums(tmp_pa
 
 
 class Full(np.ndarray):
-    """An array that there is no memory left to multiply."""
+    """An array whose multiplication raises MemoryError."""
 
     def __array_ufunc__(self, *_, **__):
         raise MemoryError
 
 
 @pytest.mark.parametrize("n", range(8))
-def test_bits_are_counted_wholly_or_not_at_all(monkeypatch, n):
-    """Memory may run out at any step of an addition."""
+def test_bits_of_a_reply_are_counted_completely_or_not_at_all(monkeypatch, n):
+    """MemoryError may occur at any step of an addition."""
     masks = np.random.default_rng(0).integers(0, 2, (8, 100), np.uint8)
     counts = BitCounts(100)
     for mask in masks[:n]:
@@ -162,19 +165,19 @@ def _no_memory(*_):
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, MemoryError, Malformed])
-def test_a_round_that_the_method_cannot_close_is_void(tmp_path, monkeypatch, error):
+def test_a_round_that_the_method_cannot_finish_is_void(tmp_path, monkeypatch, error):
     def fails(self, server, sums, rng):
         raise error("sums of nothing")
 
     monkeypatch.setattr(Toy, "finish_round", fails)
     fed, outcomes, _ = federate(Toy(), tmp_path, rounds=2)
-    said = "sums of nothing" if error is Malformed else error.__name__
-    assert [o.void for o in outcomes] == [f"the round could not be closed: {said}"] * 2
+    returned = "sums of nothing" if error is Malformed else error.__name__
+    assert [o.void for o in outcomes] == [f"the method could not finish the round: {returned}"] * 2
     assert fed.round == 2
     assert fed.server["total"] == 0.0
 
 
-def test_below_the_quorum_the_model_stays_as_it_was(tmp_path):
+def test_below_the_quorum_the_model_does_not_change(tmp_path):
     gone = lambda _, c, d: Failure("gone") if c != "client-0" else d  # noqa: E731
     method = quick("fedgan")
     fed, outcomes, _ = federate(method, tmp_path, rounds=1, spoil=gone, quorum=2)
@@ -204,7 +207,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lying_client_is_left_out_and_changes_nothing(tmp_path, lie):
+def test_a_lying_client_is_excluded_and_changes_nothing(tmp_path, lie):
     spoil = lambda _, c, d: encode(LIES[lie](decode(d))) if c == "client-1" else d  # noqa: E731
     fed, outcomes, _ = federate(Toy(), tmp_path / "a", rounds=1, spoil=spoil)
     assert set(outcomes[0].excluded) == {"client-1"}
@@ -212,7 +215,7 @@ def test_a_lying_client_is_left_out_and_changes_nothing(tmp_path, lie):
     assert same(fed.tree(), honest.tree())
 
 
-def test_garbage_is_left_out(tmp_path):
+def test_a_client_that_sends_garbage_is_excluded(tmp_path):
     spoil = lambda _, c, d: np.random.default_rng(1).bytes(500) if c == "client-1" else d  # noqa: E731
     _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=spoil)
     assert "checksum" in outcomes[0].excluded["client-1"]
@@ -235,21 +238,21 @@ def test_sums_do_not_depend_on_their_order_and_match_exact_arithmetic():
     declared = {"x": PartSpec("sum", "float32", 20, limit=16.0)}
     totals = []
     for order in (range(50), reversed(range(50))):
-        tally = FixedPointSum(declared, clients=50)
+        total = FixedPointSum(declared, clients=50)
         for i in order:
-            tally.add([CheckedPart(make_part("x", "float32", values[i]), values[i])])
-        totals.append(tally.sums(50).values["x"])
+            total.add([CheckedPart(make_part("x", "float32", values[i]), values[i])])
+        totals.append(total.sums(50).values["x"])
     assert totals[0].tobytes() == totals[1].tobytes()
     exact = [float(sum(Fraction(float(v)) for v in column)) for column in values.T]
     assert np.allclose(totals[0], exact, rtol=0, atol=50 / fixed_point_scale(16.0, 50))
 
 
 def test_all_clients_at_the_limit_do_not_overflow():
-    tally = FixedPointSum({"x": PartSpec("sum", "float32", 1, limit=1000.0)}, clients=1000)
+    total = FixedPointSum({"x": PartSpec("sum", "float32", 1, limit=1000.0)}, clients=1000)
     value = np.float32([1000.0])
     for _ in range(1000):
-        tally.add([CheckedPart(make_part("x", "float32", value), value)])
-    assert tally.sums(1000).values["x"][0] == 1e6
+        total.add([CheckedPart(make_part("x", "float32", value), value)])
+    assert total.sums(1000).values["x"][0] == 1e6
 
 
 def test_a_sample_of_clients_is_drawn_without_repeats_and_by_the_seed():
@@ -261,7 +264,7 @@ def test_a_sample_of_clients_is_drawn_without_repeats_and_by_the_seed():
     assert select_clients(names, 50, Rng((1,))) == names
 
 
-def test_drop_outs_are_the_same_for_any_number_of_workers(tmp_path):
+def test_dropouts_are_the_same_for_any_number_of_workers(tmp_path):
     a = federate(Toy(), tmp_path / "a", dropout=0.5)
     b = federate(Toy(), tmp_path / "b", dropout=0.5, workers=2)
     assert [o.excluded for o in a[1]] == [o.excluded for o in b[1]]
@@ -270,7 +273,7 @@ def test_drop_outs_are_the_same_for_any_number_of_workers(tmp_path):
 
 
 class Quiet(Toy):
-    """The toy with one and the same broadcast for everyone; each client writes to the next."""
+    """Toy with the same broadcast for all clients; each client writes to the next."""
 
     def broadcast(self, server, client, full):
         return Broadcast({"total": ("float32", np.float32([server["total"]])), "next": ("bytes", np.zeros(1))})
@@ -287,7 +290,7 @@ def test_a_relay_reaches_its_own_recipient_also_when_broadcasts_are_equal(tmp_pa
         assert notes == [f"round 0 from client-{(k - 1) % 3}"]
 
 
-def test_relays_to_nobody_and_relays_that_lie_go_nowhere(tmp_path):
+def test_relays_to_unknown_clients_and_malformed_relays_are_dropped(tmp_path):
     def ghost(_, c, d):
         m = decode(d)
         return encode(replace(m, parts=tuple(replace(p, peer="nobody") if p.peer else p for p in m.parts)))
@@ -303,16 +306,16 @@ def test_relays_to_nobody_and_relays_that_lie_go_nowhere(tmp_path):
 
 
 @pytest.mark.parametrize("reason", [b"\x1b[2J\x07cleared", b"x" * 5_000_000])
-def test_a_failures_reason_is_short_and_harmless_to_a_terminal(tmp_path, reason):
+def test_the_reason_of_a_failure_is_short_and_safe_to_print(tmp_path, reason):
     part = make_part("reason", "bytes", np.frombuffer(reason, np.uint8))
     spoil = lambda _, c, d: encode(Message(replace(decode(d).header, kind=Kind.FAILED), (part,)))  # noqa: E731
     _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=spoil)
-    said = outcomes[0].excluded["client-0"]
-    assert len(said) <= 500
-    assert said.isprintable()
+    returned = outcomes[0].excluded["client-0"]
+    assert len(returned) <= 500
+    assert returned.isprintable()
 
 
-def test_a_round_that_would_leave_the_server_without_finite_numbers_is_not_closed(tmp_path, monkeypatch):
+def test_a_round_with_a_result_that_is_not_finite_is_void(tmp_path, monkeypatch):
     monkeypatch.setattr(Toy, "finish_round", lambda self, server, sums, rng: {**server, "total": float("nan")})
     fed, outcomes, _ = federate(Toy(), tmp_path, rounds=1)
     assert "finite" in outcomes[0].void

@@ -1,4 +1,4 @@
-"""Worker processes that die, and clients whose files are touched."""
+"""Worker processes that die, and damaged client files."""
 
 import os
 import signal
@@ -14,6 +14,7 @@ from tests.federation import RUN, digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
+from vitrail.engines.workers import process_context
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load
@@ -22,9 +23,9 @@ from vitrail.wire.message import Kind, decode, encode
 
 def test_a_worker_that_is_killed_is_replaced_and_no_bit_changes(tmp_path):
     method = quick("fedgan", rounds=2)
-    crew = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path / "a")
+    simulated = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path / "a")
     fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
-    with SimulationEngine(crew, digits().train, workers=2) as engine:
+    with SimulationEngine(simulated, digits().train, workers=2) as engine:
         for _ in range(2):
             os.kill(engine.pool[0].process.pid, signal.SIGKILL)
             fed, outcome = run_round(method, fed, RUN, sorted(shares()), engine.ask, Rng((5,)))
@@ -33,11 +34,11 @@ def test_a_worker_that_is_killed_is_replaced_and_no_bit_changes(tmp_path):
     assert same(fed.tree(), unbroken.tree())
 
 
-def test_a_client_whose_worker_always_dies_is_left_out(tmp_path, monkeypatch):
-    crew = SimulatedClients(Toy(), RUN, Rng((5,)), shares(), tmp_path)
-    with SimulationEngine(crew, digits().train, workers=2) as engine:
+def test_a_client_whose_worker_always_dies_is_excluded(tmp_path, monkeypatch):
+    simulated = SimulatedClients(Toy(), RUN, Rng((5,)), shares(), tmp_path)
+    with SimulationEngine(simulated, digits().train, workers=2) as engine:
         monkeypatch.setattr(
-            "vitrail.engines.simulation._Worker.give",
+            "vitrail.engines.workers.Worker.send",
             lambda self, client, request: (
                 setattr(self, "job", (client, request)),
                 os.kill(self.process.pid, signal.SIGKILL),
@@ -55,16 +56,16 @@ def test_private_state_is_readable_by_its_owner_alone(tmp_path):
     assert (tmp_path / "clients").stat().st_mode & 0o077 == 0
 
 
-def test_another_runs_private_state_is_refused(tmp_path):
+def test_private_state_of_another_run_is_refused(tmp_path):
     _, _, traffic = federate(Toy(), tmp_path, rounds=1)
-    crew = SimulatedClients(Toy(), b"another run 1234", Rng((5,)), shares(), tmp_path)
-    client = crew.client("client-0", digits().train)
+    simulated = SimulatedClients(Toy(), b"another run 1234", Rng((5,)), shares(), tmp_path)
+    client = simulated.client("client-0", digits().train)
     with pytest.raises(VitrailError, match="belongs to another run"):
         client.private()
     assert decode(client.answer(traffic.requests[0][1])).header.kind is Kind.FAILED
 
 
-def test_damaged_private_state_leaves_the_client_out_by_name(tmp_path):
+def test_a_client_with_damaged_private_state_is_excluded_by_name(tmp_path):
     fed, *_ = federate(Toy(), tmp_path, rounds=1)
     (tmp_path / "client-1.safetensors").write_bytes(b"garbage")
     _, outcomes, _ = federate(Toy(), tmp_path, rounds=1, fed=fed)
@@ -72,21 +73,21 @@ def test_damaged_private_state_leaves_the_client_out_by_name(tmp_path):
     assert len(outcomes[0].replied) == 2
 
 
-def test_a_client_keeps_one_file_however_many_rounds(tmp_path):
+def test_a_client_has_one_file_for_any_number_of_rounds(tmp_path):
     federate(quick("fedgan"), tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"client-{k}.safetensors" for k in range(3)]
     assert load(tmp_path / "client-0.safetensors")["round"] == 2
 
 
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "x" * 250, "…", ".."])
-def test_whatever_a_client_is_called_its_file_lies_in_its_folder(name, tmp_path):
-    crew = SimulatedClients(Toy(), RUN, Rng((5,)), {name: shares()["client-0"]}, tmp_path / "clients")
-    path = crew.client(name, digits().train).path
+def test_the_private_file_is_inside_the_folder_for_any_client_name(name, tmp_path):
+    simulated = SimulatedClients(Toy(), RUN, Rng((5,)), {name: shares()["client-0"]}, tmp_path / "clients")
+    path = simulated.client(name, digits().train).path
     assert path.parent == tmp_path / "clients"
     assert len(path.name.encode()) < 200
 
 
-def test_every_exchange_of_the_round_is_answered_again_as_before(tmp_path):
+def test_a_repeated_request_of_any_exchange_returns_the_stored_reply(tmp_path):
     _, _, traffic = federate(Toy(), tmp_path / "a", rounds=1)
     client = SimulatedClients(Toy(), RUN, Rng((5,)), shares(), tmp_path / "b").client("client-0", digits().train)
     first = traffic.requests[0][1]
@@ -97,7 +98,7 @@ def test_every_exchange_of_the_round_is_answered_again_as_before(tmp_path):
     assert [decode(a).header.exchange for a in answers] == [0, 1]
 
 
-def test_an_update_that_is_not_finite_stays_home_and_the_client_recovers(tmp_path, monkeypatch):
+def test_an_update_that_is_not_finite_is_not_sent_and_the_client_recovers(tmp_path, monkeypatch):
     method = quick("fedgan")
     honest = type(method).client_round
 
@@ -115,7 +116,7 @@ def test_an_update_that_is_not_finite_stays_home_and_the_client_recovers(tmp_pat
     assert "NaN" in outcomes[1].excluded["client-0"]
 
 
-def test_what_went_wrong_inside_a_client_is_told_to_its_owner_alone(tmp_path, monkeypatch):
+def test_details_of_an_error_inside_a_client_stay_with_its_owner(tmp_path, monkeypatch):
     monkeypatch.setattr(Toy, "client_round", lambda *a: {}["the patient's name"])
     _, outcomes, _ = federate(Toy(), tmp_path, rounds=1)
     assert outcomes[0].excluded["client-0"] == "KeyError; details are in the client's own folder"
@@ -124,12 +125,33 @@ def test_what_went_wrong_inside_a_client_is_told_to_its_owner_alone(tmp_path, mo
     assert note.stat().st_mode & 0o077 == 0
 
 
-def test_a_script_without_a_guard_trains_once(tmp_path):
+def test_a_script_without_a_main_guard_trains_once(tmp_path):
     script = tmp_path / "mine.py"
     script.write_text(
         "import vitrail\nprint('begun')\n"
         "run = vitrail.train('fedgan', data='digits', size=8, width=4, rounds=1, clients=2, workers=2, out='run')\n"
-        "print(run.rows[0]['answered'])\n"
+        "print(run.rows[0]['replied'])\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["begun", "2"], done.stderr
+
+
+def test_a_method_of_a_script_is_refused_before_workers_start(tmp_path, monkeypatch):
+    class Mine(Toy):
+        pass
+
+    clients = SimulatedClients(Mine(), RUN, Rng((5,)), shares(), tmp_path)
+    with pytest.raises(VitrailError, match="use workers=1"):  # a local class cannot be pickled
+        SimulationEngine(clients, digits().train, workers=2)
+    Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
+    with pytest.raises(VitrailError, match="move them to a module, or use workers=1"):
+        SimulationEngine(clients, digits().train, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("available", "expected"), [(["spawn"], "spawn"), (["fork", "spawn", "forkserver"], "forkserver")]
+)
+def test_workers_never_fork_the_callers_process(monkeypatch, available, expected):
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: available)
+    assert process_context().get_start_method() == expected

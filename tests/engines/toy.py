@@ -5,10 +5,9 @@ note to the next client by `relay`, and every third round is the server's alone.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -18,18 +17,15 @@ from vitrail.wire.message import digest
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(BaseMethod):
     task: Task = Task((1, 8, 8), 0, 6, 3)
-    defaults: ClassVar[Mapping] = {}
-    acknowledges: ClassVar[bool] = False
-    mechanism: ClassVar[None] = None
 
     def reply_spec(self):
         return {
             "half": PartSpec("sum", "float32", 2, limit=1000.0),
             "own": PartSpec("each", "int32", 1),
             "note": PartSpec("relay", "bytes", None),
-            "metric.pictures": PartSpec("sum", "float32", 1),
+            "metric.images": PartSpec("sum", "float32", 1),
         }
 
     def server_init(self, rng, data=None, start=None):
@@ -57,7 +53,7 @@ class Toy:
         parts = {
             "half": np.float32([0.5, number]),
             "own": np.int32([number]),
-            "metric.pictures": np.float32([len(data)]),
+            "metric.images": np.float32([len(data)]),
         }
         return after, Reply(parts, {(to, "note"): note}, holds=digest(str(total + 1.5)))
 
@@ -126,7 +122,7 @@ class Free(BaseMethod):
 
     def receive(self, server, client, parts):
         if self.fails == (client, ()):
-            raise Malformed("nobody believes it")
+            raise Malformed("it is refused")
         chain = [*server["chains"].get(client, []), int(parts["link"][0])]
         return {**server, "chains": dict(sorted({**server["chains"], client: chain}.items()))}
 
@@ -144,5 +140,5 @@ def wait_for(path):
     deadline = time.monotonic() + 60
     while not path.exists():
         if time.monotonic() > deadline:
-            raise VitrailError("nobody went on meanwhile")
+            raise VitrailError("no other client made progress")
         time.sleep(0.01)

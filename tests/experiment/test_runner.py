@@ -254,13 +254,13 @@ def test_a_run_leaves_what_a_person_expects(unbroken):
 
 
 def test_a_second_run_into_the_same_folder_is_refused_with_the_remedy(unbroken):
-    with pytest.raises(VitrailError, match=r"already holds a run.*vitrail resume"):
+    with pytest.raises(VitrailError, match=r"already has a run.*vitrail resume"):
         tiny("prism", unbroken["prism"])
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(VitrailError, match="holds other files"):
+    with pytest.raises(VitrailError, match="has other files"):
         tiny("prism", tmp_path)
     assert [p.name for p in tmp_path.iterdir() if p.name != ".lock"] == ["thesis.txt"]
 

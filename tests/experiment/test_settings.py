@@ -25,13 +25,13 @@ def test_every_problem_is_reported_at_once_with_its_remedy():
         "clients", "rounds", "data", "partition", "lr", "lerning_rate", "features", "size", "client_dropout", "generator", "workers",
     }  # fmt: skip
     assert "at least 1" in found["clients"]
-    assert "whole number" in found["rounds"]
+    assert "integer" in found["rounds"]
     assert "did you mean mnist?" in found["data"]
     assert "dirichlet:ALPHA" in found["partition"]
     assert "more than 0" in found["lr"]
     assert "less than 1" in found["client_dropout"]
     assert "vitrail-fashion" in found["features"]
-    assert "'small', 'resnet', 'sngan' or 'dcgan'" in found["generator"]
+    assert "one of small, resnet, sngan, dcgan" in found["generator"]
 
 
 @pytest.mark.parametrize(

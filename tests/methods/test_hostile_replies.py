@@ -179,7 +179,7 @@ def test_a_float_beyond_its_range_is_refused_by_name_whoever_it_is_for(name, par
         return encode(replace(m, parts=tuple(parts))) if client == LIAR else answer
 
     _, (outcome,), _ = federate(method, tmp_path, spoil=spoil, rounds=1)
-    assert outcome.excluded == {LIAR: f"reply refused: part '{part}' holds 3e+38, outside -65536 to 65536"}
+    assert outcome.excluded == {LIAR: f"reply refused: part '{part}' has the value 3e+38, outside -65536 to 65536"}
 
 
 def test_a_generator_whose_images_are_not_finite_is_refused_and_the_last_one_kept(tmp_path):

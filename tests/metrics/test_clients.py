@@ -11,13 +11,13 @@ from vitrail.data import load as load_data
 from vitrail.data.transforms import held_out
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.compare import EvalConfig, compare, entries
-from vitrail.experiment.comparison_tables import by_clients, standings
 from vitrail.experiment.evaluate_clients import by_client, evaluate_clients
 from vitrail.experiment.personal import load_personal
 from vitrail.metrics.distances import Distances
 from vitrail.metrics.evaluation import as_stored, split_validation
 from vitrail.metrics.extractors import choose_ruler, features_of, own
 from vitrail.models.model_file import load, save_model
+from vitrail.report.comparison_tables import by_clients, standings
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.state import load as load_state
 

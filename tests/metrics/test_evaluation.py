@@ -1,4 +1,4 @@
-"""One evaluation: what it measures, against which pictures, with which network, and what it refuses."""
+"""Evaluation: its metrics, images and networks, registered metrics, and refusals."""
 
 import json
 
@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torchmetrics.image.fid import FrechetInceptionDistance
+from typer.testing import CliRunner
 
 import vitrail
 from tests.federation import digits, quick
+from vitrail.cli.main import app
 from vitrail.data import from_arrays
 from vitrail.data import load as load_data
-from vitrail.data.dataset import Dataset, Images
+from vitrail.data.dataset import Dataset
 from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
-from vitrail.metrics import extractors, oracle
+from vitrail.metrics import oracle
 from vitrail.metrics.evaluation import LABELLED, evaluate, requested_labels, split_validation
-from vitrail.metrics.extractors import Extractor, FeatureSet, choose_ruler, features_of, own
-from vitrail.metrics.measure import Measure
-from vitrail.metrics.results_io import Column, file_digest, read, write
-from vitrail.metrics.round_metrics import RoundMetrics, round_metrics_for
+from vitrail.metrics.extractors import choose_ruler
+from vitrail.metrics.registry import METRICS
+from vitrail.metrics.results_io import read, write
 from vitrail.metrics.samples import Samples
 from vitrail.models.model_file import Generator, load, save_model
 from vitrail.utils.errors import Malformed, VitrailError
@@ -32,7 +32,7 @@ CHEAP = ("fd-vitrail", "pixels")
 
 
 class Replay(nn.Module):
-    """A "generator" that shows real train pictures of the asked class, as they are or with noise."""
+    """A "generator" that returns real training images of the requested class, with or without noise."""
 
     def __init__(self, noise=0.0):
         super().__init__()
@@ -50,27 +50,27 @@ def replay(noise=0.0, about=None, shape=(1, 8, 8), classes=CLASSES):
     return Generator(Replay(noise), 64, shape, classes, about or {})
 
 
-def named(measures, by=None):
+def by_name(measures, by=None):
     return {m.name: m for m in measures if by is None or m.extractor == by}
 
 
 @pytest.fixture(scope="module")
 def measured():
     clean, noisy = (evaluate(replay(noise), digits(), 600, CHEAP) for noise in (0.0, 0.8))
-    return named(clean), named(noisy)
+    return by_name(clean), by_name(noisy)
 
 
-def test_real_pictures_are_near_and_noisy_ones_far(measured):
+def test_real_images_score_better_than_noisy_ones(measured):
     clean, noisy = measured
     for name in ("fd-vitrail", "kid", "nmse"):
         assert clean[name].value < noisy[name].value
     for name in ("precision", "coverage", "ssim", "linear-probe"):
         assert clean[name].value > noisy[name].value
-    assert clean["linear-probe"].value > 0.7  # of ten classes
+    assert clean["linear-probe"].value > 0.7  # ten classes
     assert clean["precision"].value > 0.8
 
 
-def test_every_number_bears_its_interval_counts_and_network(measured):
+def test_every_measure_has_its_interval_counts_and_network(measured):
     for m in measured[0].values():
         assert m.low <= m.value <= m.high
         assert m.low < m.high
@@ -82,131 +82,64 @@ def test_every_number_bears_its_interval_counts_and_network(measured):
     assert f"biased upwards: {n} samples for 384 dimensions" in measured[0]["fd-vitrail"].note
 
 
-def test_an_evaluation_gives_the_same_numbers_each_time(measured):
-    assert named(evaluate(replay(), digits(), 600, CHEAP)) == measured[0]
+def test_a_repeated_evaluation_gives_the_same_numbers(measured):
+    assert by_name(evaluate(replay(), digits(), 600, CHEAP)) == measured[0]
 
 
-def test_every_usual_family_is_computed_and_only_what_was_asked(monkeypatch):
-    monkeypatch.setattr(oracle, "LEAST_STEPS", 40)  # what they learn is tested elsewhere
+def test_default_metrics_are_computed_or_only_the_requested_ones(monkeypatch):
+    monkeypatch.setattr(oracle, "LEAST_STEPS", 40)  # their training is tested elsewhere
     monkeypatch.setattr(oracle, "MOST_STEPS", 40)
     found = evaluate(replay(), digits(), 200)
     assert {m.name for m in found} >= {"fd-vitrail", "fd-oracle", "score", "oracle-gap", "ssim", "synthetic-to-real"}
     assert not any(m.extractor == "inception" for m in found)
     by_oracle = {m.name for m in found if m.extractor == "oracle"}
-    assert "linear-probe" not in by_oracle  # it has learned the labels
+    assert "linear-probe" not in by_oracle  # it was trained with the labels
     assert {m.name for m in evaluate(replay(), digits(), 50, ["oracle"])} == {"score", "oracle-gap"}
 
 
-# -- what judges -------------------------------------------------------------------------------------------------------
-
-
-def test_pictures_that_choose_the_best_round_judge_nothing():
-    watch, judge = split_validation(digits().test)
-    rows = {p.tobytes() for p in watch.pixels}
-    assert len(watch) + len(judge) == len(digits().test)
-    assert len(watch) == len(digits().test) // 5
-    both = np.concatenate([watch.pixels, judge.pixels])
+def test_images_that_choose_the_best_round_are_not_used_in_evaluation():
+    validation, test = split_validation(digits().test)
+    rows = {p.tobytes() for p in validation.pixels}
+    assert len(validation) + len(test) == len(digits().test)
+    assert len(validation) == len(digits().test) // 5
+    both = np.concatenate([validation.pixels, test.pixels])
     assert sorted(p.tobytes() for p in both) == sorted(p.tobytes() for p in digits().test.pixels)
-    assert len(rows & {p.tobytes() for p in judge.pixels}) <= 1  # the digits hold a double
+    assert len(rows & {p.tobytes() for p in test.pixels}) <= 1  # the digits contain a duplicate
 
 
-def test_a_network_that_a_model_was_trained_against_does_not_rank_it_and_the_note_says_so():
-    m = named(evaluate(replay(about={"trained_against": ["vitrail-cifar"]}), digits(), 60, ["fd-vitrail"]))
+def test_a_network_that_a_model_was_trained_against_does_not_rank_it():
+    m = by_name(evaluate(replay(about={"trained_against": ["vitrail-cifar"]}), digits(), 60, ["fd-vitrail"]))
     assert m["fd-vitrail"].extractor == "vitrail-fashion"
     assert "not vitrail-cifar, which a model here was trained against" in m["fd-vitrail"].note
     with pytest.raises(VitrailError, match="may not rank it"):
         evaluate(replay(about={"trained_against": ["vitrail-cifar"]}), digits(), 60, CHEAP, ruler="vitrail-cifar")
-    with pytest.raises(VitrailError, match="trained against all networks of ours"):
+    with pytest.raises(VitrailError, match="trained against all networks of this package"):
         choose_ruler("mnist", ["vitrail-cifar", "vitrail-fashion"])
 
 
-def test_labels_are_asked_for_in_the_proportions_of_the_real_pictures():
+def test_requested_labels_have_the_proportions_of_the_real_images():
     labels = np.repeat([0, 1, 2], [50, 30, 20])
-    asked = requested_labels(labels, 4, 1000, 0)
-    assert np.bincount(asked, minlength=4).tolist() == [500, 300, 200, 0]
-    assert not asked.equal(asked.sort().values)
+    requested = requested_labels(labels, 4, 1000, 0)
+    assert np.bincount(requested, minlength=4).tolist() == [500, 300, 200, 0]
+    assert not requested.equal(requested.sort().values)
     assert len(requested_labels(labels, 4, 7, 0)) == 7
 
 
-def test_real_features_are_computed_once_for_the_same_content(monkeypatch):
-    calls = []
-    psi = own("vitrail-cifar")
-    counted = Extractor(psi.name, psi.dim, lambda x: calls.append(len(x)) or psi.rows(x), psi.digest + "counted")
-    pictures = digits().test.take(np.arange(40))
-    first = features_of(counted, pictures)
-    again = features_of(counted, Images(pictures.pixels.copy(), pictures.labels.copy()))
-    assert calls == [40]
-    assert again.gaussian.outer.equal(first.gaussian.outer)
-    assert again.kept.equal(first.kept)
-    features_of(counted, digits().test.take(np.arange(1, 41)))
-    assert calls == [40, 40]
-
-
-def test_features_of_many_pictures_take_no_more_memory_than_of_some(monkeypatch):
-    monkeypatch.setattr(extractors, "KEEP", 25)
-    found = FeatureSet.empty(3)
-    for _ in range(7):
-        found.update(torch.rand(10, 3), torch.zeros(10))
-    assert found.gaussian.n == 70
-    assert len(found.kept) == len(torch.cat(found.labels)) == 25
-
-
-def test_pictures_stream_and_are_those_of_sample():
+def test_batches_are_the_images_of_sample():
     generator = replay(0.3)
     batches = list(generator.batches(600, seed=3))
     assert [len(x) for x, _ in batches] == [256, 256, 88]
     assert torch.cat([x for x, _ in batches]).equal(generator.sample(600, seed=3))
 
 
-def test_pictures_made_elsewhere_are_measured_as_a_generators_would_be(tmp_path):
+def test_given_images_are_measured_like_those_of_a_generator(tmp_path):
     train = digits().train
     np.savez(tmp_path / "mine.npz", images=train.pixels[:700, 0], labels=train.labels[:700])
     samples = Samples.of(load_data(f"npz:{tmp_path}/mine.npz", size=8))
-    found = named(evaluate(samples, digits(), 600, ["fd-vitrail", "oracle"]))
+    found = by_name(evaluate(samples, digits(), 600, ["fd-vitrail", "oracle"]))
     assert found["fd-vitrail"].value < 0.1
     assert found["score"].value > 0.95
     assert found["score"].n_fake == 600
-
-
-# -- on the way ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_gauge_ranks_models_on_the_same_noise_each_time():
-    gauge = RoundMetrics(digits(), [])
-    assert (
-        gauge.distance(replay()) == gauge.distance(replay()) < gauge.distance(replay(0.2)) < gauge.distance(replay(0.6))
-    )
-
-
-def test_a_gauge_gives_the_distance_that_torchmetrics_gives_of_the_same_pictures():
-    gauge, generator = RoundMetrics(digits(), []), replay(0.3)
-    psi = own("vitrail-cifar")
-
-    class Features(nn.Module):
-        num_features = 384
-
-        def forward(self, x):
-            return psi.rows(x)
-
-    theirs = FrechetInceptionDistance(feature=Features())
-    watch, _ = split_validation(digits().test)
-    made = generator.sample(500, requested_labels(watch.labels, 10, 500, 0))
-    with torch.no_grad():
-        theirs.update(torch.from_numpy(watch.pixels).float() / 127.5 - 1, real=True)
-        theirs.update((made * 255).round() / 127.5 - 1, real=False)
-    assert gauge.distance(generator) == pytest.approx(float(theirs.compute()), rel=1e-3)
-
-
-def test_a_generator_that_makes_no_numbers_is_not_measured_along_the_way():
-    assert RoundMetrics(digits(), []).distance(replay(float("nan"))) is None
-
-
-def test_too_few_held_out_pictures_make_no_gauge():
-    few = from_arrays(np.zeros((60, 8, 8), np.uint8), size=8)
-    assert round_metrics_for(few, []) is None
-
-
-# -- what is stored -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -217,17 +150,17 @@ def model(tmp_path):
     return tmp_path / "model.safetensors"
 
 
-def test_a_model_file_is_measured_at_its_own_size_against_the_data_it_names(model, tmp_path):
+def test_a_model_file_is_measured_at_its_size_against_its_data(model, tmp_path):
     data, columns = evaluate_stored(model, families=["fd-vitrail"], n=50)
     assert data.shape == (1, 8, 8)
     assert (columns[0].name, columns[0].file) == ("stored model", "model.safetensors")
     write(tmp_path / "e.json", data, columns)
-    kept = json.loads((tmp_path / "e.json").read_text())
-    assert kept["columns"][0]["measures"][0]["name"] == "fd-vitrail"
-    assert kept["columns"][0]["asked"] == {"families": ["fd-vitrail"], "n": 50}
+    written = json.loads((tmp_path / "e.json").read_text())
+    assert written["columns"][0]["measures"][0]["name"] == "fd-vitrail"
+    assert written["columns"][0]["asked"] == {"families": ["fd-vitrail"], "n": 50}
 
 
-def test_a_model_is_judged_by_the_pictures_that_its_own_run_held_out(tmp_path):
+def test_a_model_is_measured_on_the_test_images_of_its_run(tmp_path):
     run = vitrail.train("fedgan", data="digits", size=8, clients=2, rounds=1, width=4, latent_dim=8, test_fraction=0.05,
                         workers=1, out=str(tmp_path / "run"))  # fmt: skip
     alone = tmp_path / "alone.safetensors"
@@ -237,7 +170,7 @@ def test_a_model_is_judged_by_the_pictures_that_its_own_run_held_out(tmp_path):
     assert not any(p.tobytes() in trained for p in data.test.pixels)
 
 
-def test_a_model_in_another_runs_folder_is_not_taken_for_that_runs(model, tmp_path):
+def test_a_model_in_another_runs_folder_is_measured_on_its_own_data(model, tmp_path):
     other = tmp_path / "other"
     vitrail.train("fedgan", data=f"npz:{_npz(tmp_path)}", size=8, clients=2, rounds=1, width=4, latent_dim=8, workers=1,
                   out=str(other))  # fmt: skip
@@ -246,49 +179,25 @@ def test_a_model_in_another_runs_folder_is_not_taken_for_that_runs(model, tmp_pa
     assert data.name == "digits"
     with pytest.raises(VitrailError, match="for a run's folder"):
         evaluate_stored(other / "mine.safetensors", best=True)
-    own, _ = evaluate_stored(other / "model.safetensors", families=["pixels"], n=20)  # of its own folder
+    own, _ = evaluate_stored(other / "model.safetensors", families=["pixels"], n=20)  # the folder's own model
     assert own.name.startswith("npz:")
 
 
 def _npz(tmp_path):
-    train, test = digits().train, digits().test  # of the former alone, none would be held out again
+    train, test = digits().train, digits().test  # training images alone would give no test images
     pixels = np.concatenate([train.pixels[:160, 0], test.pixels[:40, 0]])
     np.savez(tmp_path / "mine.npz", images=pixels, labels=np.concatenate([train.labels[:160], test.labels[:40]]))
     return tmp_path / "mine.npz"
 
 
-def test_a_model_started_from_another_is_ranked_by_what_neither_was_trained_against(tmp_path):
+def test_a_warm_started_run_counts_both_feature_networks(tmp_path):
     small = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "local_steps": 1, "batch_size": 10, "workers": 1}
     vitrail.train("prism", features="vitrail-cifar", out=str(tmp_path / "a"), eval_every=0, **small)
     plan = prepare(resolve("prism", {**small, "init_from": str(tmp_path / "a"), "out": str(tmp_path / "b")}))
     assert set(plan.against) == {"vitrail-cifar", "vitrail-fashion"}
 
 
-def test_an_evaluation_keeps_what_an_earlier_one_of_the_same_model_found(tmp_path):
-    path, data = tmp_path / "e.json", digits()
-    model = tmp_path / "model.safetensors"
-    model.write_bytes(b"a model")
-    m = [Measure(name, 1.0, 0.5, 1.5, 10, 10, "lower", "x") for name in ("fid", "score")]
-
-    def column(name, measures, asked):
-        return Column(name, model.name, file_digest(model), asked, measures)
-
-    write(path, data, [column("stored model", m[:1], {"n": 8})])
-    write(path, data, [column("stored model", m[1:], {"n": 9})])
-    assert {x.name for x in read(path, model, {"n": 9})} == {"fid", "score"}
-    assert read(path, model, {"n": 8}) is None  # it was asked otherwise last
-    write(path, data, [column("best round", m[:1], {"n": 9})])
-    assert [c["name"] for c in json.loads(path.read_text())["columns"]] == ["best round", "stored model"]
-    model.write_bytes(b"another model")
-    assert read(path, model, {"n": 9}) is None
-    write(path, data, [column("best round", m[1:], {"n": 9})])
-    assert [c["name"] for c in json.loads(path.read_text())["columns"]] == ["best round"]
-    assert {x.name for x in read(path, model, {"n": 9})} == {"score"}
-    path.write_text("{torn")
-    assert read(path, model, {"n": 9}) is None
-
-
-def test_an_ensemble_has_a_new_mask_for_every_batch_and_the_same_pictures_for_a_seed(tmp_path):
+def test_an_ensemble_has_a_new_mask_per_batch_and_the_same_images_per_seed(tmp_path):
     from tests.federation import federate
 
     method = quick("prism", rounds=2)
@@ -304,14 +213,11 @@ def test_an_ensemble_has_a_new_mask_for_every_batch_and_the_same_pictures_for_a_
             ensemble.net(other, y)
             seen.append(torch.cat([p.flatten() for p in ensemble.net.masked.net.parameters()]).clone())
     assert not seen[0].equal(seen[1])
-    kept = (seen[0] != 0).float()
-    assert abs(float(kept.mean() - ensemble.net.theta.mean())) < 0.05  # a draw from θ, not its mode
+    ones = (seen[0] != 0).float()
+    assert abs(float(ones.mean() - ensemble.net.theta.mean())) < 0.05  # a draw from θ, not its mode
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------------
-
-
-def test_other_shapes_and_other_classes_are_refused_in_words():
+def test_other_shapes_and_classes_are_refused():
     wide = from_arrays(np.zeros((60, 16, 16), np.uint8), ["0", "1"] * 30, size=16)
     with pytest.raises(VitrailError, match=r"1 x 8 x 8 .*=given has 1 x 16 x 16"):
         evaluate(replay(), wide, 20)
@@ -319,11 +225,11 @@ def test_other_shapes_and_other_classes_are_refused_in_words():
     with pytest.raises(VitrailError, match="3 x 8 x 8"):
         evaluate(replay(), colour, 20)
     letters = from_arrays(np.zeros((60, 8, 8), np.uint8), ["a", "b"] * 30, size=8)
-    with pytest.raises(VitrailError, match=r"knows the classes 0, 1, .* has a, b"):
+    with pytest.raises(VitrailError, match=r"has the classes 0, 1, .* has a, b"):
         evaluate(replay(), letters, 20)
 
 
-def test_without_labels_only_families_that_need_none_are_measured():
+def test_without_labels_only_metrics_that_need_none_are_computed():
     draw = np.random.default_rng(0)
     plain = from_arrays(draw.integers(0, 255, (100, 8, 8), np.uint8), size=8)
 
@@ -335,38 +241,38 @@ def test_without_labels_only_families_that_need_none_are_measured():
     found = {m.name for m in evaluate(generator, plain, 40)}
     assert "fd-vitrail" in found
     assert not found & {"score", "fd-oracle", "synthetic-to-real", "linear-probe"}
-    for family in LABELLED:
-        with pytest.raises(VitrailError, match=f"{family}: needs two classes"):
-            evaluate(generator, plain, 40, [family, "pixels"])
+    for metric in LABELLED:
+        with pytest.raises(VitrailError, match=f"{metric}: needs two classes"):
+            evaluate(generator, plain, 40, [metric, "pixels"])
 
 
-def test_a_labelled_model_is_measured_on_unlabelled_pictures_as_a_whole():
+def test_a_labelled_model_is_measured_on_unlabelled_images():
     plain = Dataset("plain", digits().train.without_labels(), digits().test.without_labels())
-    found = named(evaluate(replay(), plain, 100, CHEAP))
+    found = by_name(evaluate(replay(), plain, 100, CHEAP))
     assert found["ssim"].n_fake == 100
     assert "linear-probe" not in found
 
 
-def test_a_generator_that_makes_no_numbers_is_refused():
-    with pytest.raises(VitrailError, match="no numbers"):
+def test_a_generator_with_pixels_that_are_not_finite_is_refused():
+    with pytest.raises(VitrailError, match="not finite"):
         evaluate(replay(float("nan")), digits(), 20, ["fd-vitrail"])
 
 
-def test_unknown_metrics_and_too_few_pictures_are_refused():
+def test_unknown_metrics_and_too_few_images_are_refused():
     with pytest.raises(VitrailError, match="did you mean fid"):
         evaluate(replay(), digits(), 50, ["fidd"])
     with pytest.raises(VitrailError, match="too few"):
         evaluate(replay(), digits(), 5)
 
 
-def test_what_is_no_model_is_refused(tmp_path, model):
+def test_files_and_folders_that_are_not_models_are_refused(tmp_path, model):
     with pytest.raises(VitrailError, match="no model at"):
         evaluate_stored(tmp_path / "nowhere")
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(VitrailError, match="no model at"):
         evaluate_stored(empty)
-    with pytest.raises(VitrailError, match=r"no picture|empty|holds no"):
+    with pytest.raises(VitrailError, match=r"no picture|no image|empty|holds no"):
         evaluate_stored(model, f"folder:{empty}")
     (tmp_path / "text.safetensors").write_text("not a model")
     with pytest.raises(Malformed, match="not a vitrail file"):
@@ -384,3 +290,50 @@ def test_what_is_no_model_is_refused(tmp_path, model):
     (unfinished / "model.safetensors").write_bytes(torn)
     with pytest.raises(VitrailError, match="kept no best round"):
         evaluate_stored(unfinished, best=True)
+
+
+class Brightness:
+    """A metric as a user would write it."""
+
+    def __init__(self, context):
+        self.real = context.test.pixels.mean() / 127.5 - 1
+        self.batches = []
+
+    def update(self, images, labels):
+        assert len(images) == len(labels)
+        self.batches.append(images)
+
+    def compute(self):
+        mean = float(torch.cat(self.batches).mean())
+        return {"brightness": mean, "brightness-gap": mean - self.real}
+
+
+@pytest.fixture
+def brightness():
+    METRICS.add("brightness", Brightness, "mean pixel")
+    yield
+    METRICS._added.pop("brightness")
+
+
+def test_a_registered_metric_is_computed_when_it_is_named(brightness):
+    found = by_name(evaluate(replay(), digits(), 300, ["brightness", "pixels"]))
+    x = torch.cat(
+        [x for x, _ in replay().batches(300, requested_labels(split_validation(digits().test)[1].labels, 10, 300, 0))]
+    )
+    assert found["brightness"].value == pytest.approx(float((x * 2 - 1).mean()), abs=1e-5)
+    assert (found["brightness"].n_fake, found["brightness"].extractor) == (300, "brightness")
+    assert np.isnan(found["brightness"].low)
+    assert "ssim" in found
+
+
+def test_the_command_line_computes_lists_and_writes_a_registered_metric(brightness, model, tmp_path):
+    out = tmp_path / "e.json"
+    result = CliRunner().invoke(app, ["evaluate", str(model), "--metrics", "brightness", "-n", "20", "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "brightness-gap" in result.output
+    written = json.loads(out.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    first = written["columns"][0]["measures"][0]
+    assert (first["name"], first["low"], first["high"]) == ("brightness", None, None)
+    (m, _) = read(out, model, written["columns"][0]["asked"])
+    assert np.isnan(m.low)
+    assert "brightness" in CliRunner().invoke(app, ["list"]).output

@@ -1,4 +1,4 @@
-"""Distances between sets of features agree with other people's code and with plain loops."""
+"""Distances between sets of features equal those of other libraries and of plain loops."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def features(n, d, seed, shift=0.0, scale=1.0):
     return torch.from_numpy(draw.normal(size=(n, d)) @ mix * scale + shift).float()
 
 
-def test_mean_and_covariance_do_not_depend_on_batches_and_are_numpys():
+def test_mean_and_covariance_are_numpys_for_any_batches():
     x = features(101, 6, 0, shift=3.0)
     whole, parts = Gaussian.of(x), Gaussian.empty(6)
     for batch in x.split(17):
@@ -82,13 +82,13 @@ def test_the_kernel_distance_is_the_plain_double_sum():
     assert [len(w) for w in without] == [GROUPS, GROUPS]
 
 
-def test_the_kernel_distance_of_equal_distributions_is_near_zero_and_may_be_negative():
+def test_the_kernel_distance_of_equal_distributions_is_near_zero():
     values = [kernel_distance(features(60, 4, s), features(60, 4, s + 100))[0] for s in range(20)]
     assert min(values) < 0 < max(values)
     assert abs(np.mean(values)) < 0.1
 
 
-def test_leaving_out_a_group_is_the_distance_of_the_others():
+def test_the_distance_without_a_group_is_that_of_the_other_rows():
     a, b = features(45, 4, 1), features(50, 4, 2)
     without = frechet_without(a, Gaussian.of(b))
     rest = torch.stack([row for i, row in enumerate(a) if i % GROUPS != 3])

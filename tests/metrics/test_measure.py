@@ -1,4 +1,4 @@
-"""Intervals cover what they should."""
+"""Intervals: closed forms, and coverage of fresh samples."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_the_interval_of_a_share_solves_wilsons_equation(hits):
     assert low < high
 
 
-def test_the_interval_of_a_difference_takes_both_sets_into_account():
+def test_the_interval_of_a_difference_depends_on_both_sets():
     draw = np.random.default_rng(1)
     a, b = draw.normal(1, 2, 500), draw.normal(0, 1, 100)
     value, low, high = bootstrap([a, b], draw, lambda x, y: x - y)
@@ -28,7 +28,7 @@ def test_the_interval_of_a_difference_takes_both_sets_into_account():
     assert (high - low) == pytest.approx(2 * 1.96 * se, rel=0.2)
 
 
-def test_nine_intervals_in_ten_or_more_cover_the_true_mean():
+def test_most_intervals_cover_the_true_mean():
     draw = np.random.default_rng(2)
     covered = 0
     for _ in range(100):
@@ -37,7 +37,7 @@ def test_nine_intervals_in_ten_or_more_cover_the_true_mean():
     assert covered >= 85
 
 
-def test_a_jackknife_of_means_is_the_standard_error_and_stays_within_bounds():
+def test_a_jackknife_of_means_is_the_standard_error_within_the_limits():
     draw = np.random.default_rng(3)
     a, b = draw.normal(0, 3, 400), draw.normal(0, 1, 100)
     without = [
@@ -58,13 +58,13 @@ def measured(seed, n, m):
     real, fake = torch.randn(n, 4, generator=draw), 0.8 * torch.randn(m, 4, generator=draw) + 0.5
     known = FeatureSet.empty(4)
     known.update(real, None)
-    family = Distances(Extractor("cloud", 4, lambda x: x, ""), known, "fd")
-    family.update(fake, None)
-    return {x.name: x for x in family.compute()}
+    metric = Distances(Extractor("cloud", 4, lambda x: x, ""), known, "fd")
+    metric.update(fake, None)
+    return {x.name: x for x in metric.compute()}
 
 
 @pytest.mark.parametrize(("n", "m"), [(300, 300), (200, 1000)])
-def test_intervals_of_distances_are_as_wide_as_fresh_samples_spread(n, m):
+def test_intervals_of_distances_match_the_spread_of_fresh_samples(n, m):
     runs = [measured(seed, n, m) for seed in range(30)]
     for name in ("fd", "kid", "precision", "recall", "density", "coverage"):
         spread = np.std([r[name].value for r in runs], ddof=1)

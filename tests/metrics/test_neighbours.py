@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage are prdc's, and those of a plain loop."""
+"""Precision, recall, density and coverage equal those of prdc and of a plain loop."""
 
 import numpy as np
 import pytest
@@ -27,18 +27,18 @@ def plain(real, fake, k=5):
     }
 
 
-def test_the_shares_are_those_of_prdc_and_of_their_definitions():
+def test_the_values_are_those_of_prdc_and_of_the_definitions():
     ours = Neighbourhoods(REAL, FAKE).shares()
     assert ours == pytest.approx(compute_prdc(REAL, FAKE, nearest_k=5))
     assert ours == pytest.approx(plain(REAL, FAKE))
 
 
-def test_without_some_points_they_are_those_of_the_others():
+def test_values_of_subsets_are_those_of_the_remaining_points():
     real, fake = np.arange(60) % 7 != 2, np.arange(50) % 4 != 1
     found = Neighbourhoods(REAL, FAKE).shares(real, fake)
     assert found == pytest.approx(compute_prdc(REAL[real], FAKE[fake], nearest_k=5))
 
 
-def test_far_away_pictures_have_no_precision_and_no_coverage():
+def test_distant_images_have_no_precision_and_no_coverage():
     found = Neighbourhoods(REAL, FAKE + 100).shares()
     assert found["precision"] == found["coverage"] == found["recall"] == 0

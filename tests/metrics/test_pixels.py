@@ -1,4 +1,4 @@
-"""SSIM and NMSE are those of plain loops."""
+"""SSIM and NMSE equal those of plain loops."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_ssim_is_the_plain_formula_over_windows(side):
         assert float(ours[i]) == pytest.approx(expected, abs=2e-4)
 
 
-def test_equal_pictures_have_ssim_one_and_no_error():
+def test_equal_images_have_ssim_one_and_no_error():
     x = to_float(digits().test.pixels[:5])
     assert ssim(x, x).tolist() == pytest.approx([1.0] * 5)
     assert nmse(x, x)[0].tolist() == [0.0] * 5
@@ -51,7 +51,7 @@ def test_nmse_is_the_squared_error_over_the_squares_of_the_reference():
         assert (float(error[i]), float(energy[i])) == pytest.approx((((p - q) ** 2).sum(), (q**2).sum()))
 
 
-def test_a_black_reference_does_not_decide_the_error_of_a_set():
+def test_a_black_reference_does_not_dominate_the_error_of_a_set():
     a = to_float(digits().test.pixels[:20])
     compared = Compared()
     compared.add(a, torch.cat([a[:19], torch.full((1, 1, 8, 8), -1.0)]))
@@ -60,12 +60,12 @@ def test_a_black_reference_does_not_decide_the_error_of_a_set():
     assert compared.bounded(np.random.default_rng(0))[1][0] == pytest.approx(last / rest)
 
 
-def test_pictures_of_other_sizes_are_not_compared():
+def test_images_of_different_sizes_are_refused():
     with pytest.raises(VitrailError, match="cannot be paired"):
         ssim(torch.zeros(2, 1, 8, 8), torch.zeros(2, 1, 16, 16))
 
 
-def test_pairs_are_of_one_class_and_real_pictures_score_like_real_pairs():
+def test_pairs_are_of_one_class_and_real_images_score_like_real_pairs():
     test = digits().test
     pairs = Pairs(test, 10)
     seen = []
@@ -73,8 +73,8 @@ def test_pairs_are_of_one_class_and_real_pictures_score_like_real_pairs():
     pairs.update(to_float(test.pixels[:40]), torch.from_numpy(test.labels[:40]))
     (_, partners), rows = seen[0], to_float(test.pixels)
     for label, partner in zip(test.labels[:40], partners, strict=True):
-        mates = rows[torch.from_numpy(test.labels == label)]
-        assert (mates == partner).flatten(1).all(1).any()
+        same_class = rows[torch.from_numpy(test.labels == label)]
+        assert (same_class == partner).flatten(1).all(1).any()
 
     train = digits().train
     real = Pairs(test, 10)

@@ -13,6 +13,7 @@ from torch import nn
 from tests.federation import PRIVATE, digits, federate, quick, rivals
 from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.experiment import settings as config
+from vitrail.experiment.deployment.specs import resolved_settings
 from vitrail.experiment.validation import BadSettings
 from vitrail.methods import METHODS
 from vitrail.methods.base import ServerMessage
@@ -292,7 +293,7 @@ def test_no_setting_of_a_method_may_be_a_number_that_overflows(method):
 @pytest.mark.parametrize("setting", ["lr", "update_norm", "noise_multiplier", "epsilon"])
 def test_a_node_refuses_a_servers_settings_that_overflow(setting):
     with pytest.raises(BadSettings, match=setting):
-        RunSpec({"method": "prism", "privacy": "mask-update", setting: 1e39}).resolved()
+        resolved_settings(RunSpec({"method": "prism", "privacy": "mask-update", setting: 1e39}))
 
 
 def test_the_battery_knows_every_mechanism():

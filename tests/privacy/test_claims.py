@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 import vitrail
-from vitrail.engines.flower.server import _settings, deployed
+from vitrail.experiment.deployment.plan import deployment_plan
+from vitrail.experiment.deployment.server import run_settings
 from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
@@ -132,16 +133,16 @@ FACTS = {"shape": [1, 8, 8], "classes": ["a", "b"], "names": ["n", "s"], "nonce"
 
 
 def test_in_a_deployment_noise_comes_from_the_operating_system_unless_told_otherwise(tmp_path):
-    settings = _settings({"settings": "moments clients=2 size=8", "out": str(tmp_path / "x")})
+    settings = run_settings({"settings": "moments clients=2 size=8", "out": str(tmp_path / "x")})
     assert settings.entropy == "os"
-    found = opening(deployed(settings, FACTS))
+    found = opening(deployment_plan(settings, FACTS))
     assert (found["private"], found["simulated"]) == (True, False)
     assert found["trust"].startswith("nobody")
 
 
 def test_in_a_deployment_noise_from_the_seed_is_not_private(tmp_path):
-    settings = _settings({"settings": "moments clients=2 size=8 noise_source=seed", "out": str(tmp_path / "x")})
-    found = opening(deployed(settings, FACTS))
+    settings = run_settings({"settings": "moments clients=2 size=8 noise_source=seed", "out": str(tmp_path / "x")})
+    found = opening(deployment_plan(settings, FACTS))
     assert found["private"] is False
     assert "which the server knows" in found["says"]
 
@@ -149,7 +150,7 @@ def test_in_a_deployment_noise_from_the_seed_is_not_private(tmp_path):
 def test_a_deployment_that_was_begun_with_noise_from_the_seed_continues_with_it(tmp_path):
     begun = resolve("moments", {"clients": 2, "size": 8, "noise_source": "seed", "out": str(tmp_path)})
     (tmp_path / "settings.toml").write_text(vitrail.experiment.settings.to_toml(begun, "0.1.0"))
-    assert _settings({"settings": "moments clients=2 size=8", "out": str(tmp_path)}).entropy == "seed"
+    assert run_settings({"settings": "moments clients=2 size=8", "out": str(tmp_path)}).entropy == "seed"
 
 
 @pytest.mark.parametrize(("entropy", "words"), [("seed", "noise from the seed"), ("os", "the operating system")])

@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from tests.federation import QUICK, digits
-from vitrail.engines.flower.node import Node
 from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.experiment import settings as config
+from vitrail.experiment.deployment.node import Node
+from vitrail.experiment.deployment.specs import spec_of
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.methods.prism.loss import feature_sums, summary_of
 from vitrail.privacy.feature_sum_messages import unpack
@@ -89,7 +90,7 @@ def by_node(terms: RunSpec) -> Callable[[Path, str], np.ndarray]:
 def test_no_neighbouring_folder_moves_the_released_sums_further_than_stated(path, labels, images, tmp_path):
     plan = plan_for(images, labels)
     summary, mechanism = summary_of(plan.method), plan.method.mechanism
-    released = simulated if path == "simulation" else by_node(RunSpec.of(plan))
+    released = simulated if path == "simulation" else by_node(spec_of(plan))
     before = released(images, labels)
     files, rng = sorted(images.rglob("*.png")), np.random.default_rng(5)
     new = candidates(np.stack([np.asarray(Image.open(f)) for f in files]))

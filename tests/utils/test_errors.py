@@ -1,4 +1,4 @@
-"""Text of other parties is never printed raw."""
+"""Text from other parties is never printed unchanged."""
 
 import io
 
@@ -26,7 +26,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_what_steers_a_terminal_is_replaced(text):
+def test_control_characters_are_replaced(text):
     assert printable(text).isprintable()
     assert printable(text) != text
     printable(text).encode()
@@ -34,17 +34,17 @@ def test_what_steers_a_terminal_is_replaced(text):
 
 
 @pytest.mark.parametrize("text", ["", "north", "Krankenhaus Süd", "正常　例", "[red]x[/red]", "\\", "a b"])
-def test_ordinary_text_stays_as_it_is(text):
+def test_ordinary_text_is_unchanged(text):
     assert printable(text) == text
 
 
-def test_long_text_is_cut():
+def test_long_text_is_truncated():
     assert printable("x" * 1000) == "x" * 500
     assert printable("x" * 1000, 60) == "x" * 60
     assert printable("x" * 1000, None) == "x" * 1000
 
 
-def test_of_an_unforeseen_error_only_the_type_is_told_and_the_log_is_printable(caplog):
+def test_an_unexpected_error_is_reported_by_its_type_and_logged_printably(caplog):
     try:
         raise ValueError("\x1b[2J of a client")
     except ValueError as e:
@@ -61,11 +61,11 @@ def test_names_and_reasons_are_printed_without_escape_sequences_and_markup(name,
     terminal.console = Console(file=out, width=300, force_terminal=True, highlight=False, color_system="truecolor")
     terminal.task = terminal.progress.add_task("", total=1, clients="", news="")
     outcome = RoundResult(0, 2, excluded={name: name}, void=name)
-    terminal.round(outcome, {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
+    terminal.on_round_end(outcome, {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
     shown = out.getvalue()
     for ours in ("\x1b[33m", "\x1b[0m", "\n"):
         shown = shown.replace(ours, "")
     assert shown == (
-        f"round 1: {printable(name)} left out: {printable(name)}round 1: {printable(name)}; the model stays as it was"
+        f"round 1: {printable(name)} excluded: {printable(name)}round 1: {printable(name)}; the model is unchanged"
     )
     assert shown.isprintable()

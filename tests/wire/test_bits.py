@@ -1,4 +1,4 @@
-"""Counting ones."""
+"""Sums of masks."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -21,6 +21,6 @@ def test_memory_grows_with_the_bits_of_a_count_not_with_the_masks():
     counts = BitCounts(6400)
     for _ in range(1000):
         counts.add(np.full(800, 255, np.uint8))
-    held = [x.nbytes for x in (*counts.planes, *counts.waiting) if x is not None]
-    assert sum(held) <= 2 * 800 * (1000).bit_length()
+    sizes = [x.nbytes for x in (*counts.planes, *counts.pending) if x is not None]
+    assert sum(sizes) <= 2 * 800 * (1000).bit_length()
     assert (counts.totals() == 1000).all()

@@ -1,4 +1,4 @@
-"""Vectors that move a little come back to the last bit, whatever they hold, in fewer bytes where they move steadily."""
+"""Lossless compression of vectors that change smoothly."""
 
 import contextlib
 
@@ -14,7 +14,7 @@ ODD = np.array([0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38, 1.0, -1.0, 1.1754944e
 
 
 def walk(steps, size=2000, seed=1, smooth=0.9):
-    """Weights like a network's under Adam: moves of about the same size, each like the one before."""
+    """Weights as of a network trained by Adam: steps of similar size and direction."""
     draw = np.random.default_rng(seed)
     x, move, rows = draw.normal(0, 0.02, size), draw.normal(0, 2e-4, size), []
     for _ in range(steps):
@@ -30,7 +30,7 @@ def bits(a):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 40), st.integers(0, 2), st.integers(0, 2**32 - 1))
-def test_any_finite_floats_come_back_to_the_last_bit(steps, size, known, seed):
+def test_any_finite_floats_are_decoded_bit_by_bit(steps, size, known, seed):
     draw = np.random.default_rng(seed)
     drawn = draw.integers(0, 2**32, 50, np.uint32).view(np.float32)
     pool = np.concatenate([ODD, drawn[np.isfinite(drawn)], draw.normal(size=9).astype(np.float32)])
@@ -41,20 +41,20 @@ def test_any_finite_floats_come_back_to_the_last_bit(steps, size, known, seed):
 
 
 @pytest.mark.parametrize(("known", "most"), [(0, 0.75), (1, 0.65), (2, 0.6)])
-def test_what_moves_steadily_takes_fewer_bytes_and_less_the_more_is_known(known, most):
+def test_smooth_changes_need_fewer_bytes_with_more_known_vectors(known, most):
     rows = walk(known + 3, 20_000)
     data = encode(rows[known:], rows[:known] if known else None)
     assert len(data) <= most * rows[known:].nbytes
     assert bits(decode(data, (3, 20_000), rows[:known] if known else None)) == bits(rows[known:])
 
 
-def test_random_numbers_cost_hardly_more_than_they_are():
+def test_random_numbers_need_at_most_seven_percent_more_bytes():
     rows = np.random.default_rng(1).integers(0, 2**32, (2, 20_000), np.uint32).view(np.float32)
     rows = np.where(np.isfinite(rows), rows, 0).astype(np.float32)
     assert len(encode(rows)) <= 1.07 * rows.nbytes
 
 
-def test_what_was_cut_prolonged_or_changed_is_refused_or_gives_other_numbers():
+def test_truncated_extended_or_changed_bytes_are_refused_or_decode_differently():
     rows, before = walk(4)[2:], walk(4)[:2]
     data = encode(rows, before)
     for bad in (data[:-1], data + b"\0", data[: len(data) // 2], b"", bytes(len(data))):
@@ -69,7 +69,7 @@ def test_what_was_cut_prolonged_or_changed_is_refused_or_gives_other_numbers():
             assert bits(decode(bytes(changed), rows.shape, before)) != bits(rows)
 
 
-def test_numbers_that_are_none_are_refused():
+def test_infinite_numbers_are_refused():
     rows = np.full((1, 8), np.inf, np.float32)
     with pytest.raises(Malformed, match="NaN or infinite"):
         decode(encode(rows), rows.shape)

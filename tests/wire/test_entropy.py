@@ -1,4 +1,4 @@
-"""Entropy coding: what comes back, how short it is, and what is refused."""
+"""Range coding: exact decoding, length, and refusal of invalid bytes."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from vitrail.wire.entropy import decode, decode_values, encode, encode_values, i
 
 @given(data=st.data(), n=st.integers(0, 400), alphabet=st.integers(2, 40), levels=st.integers(1, 12))
 @settings(max_examples=200, deadline=None)
-def test_symbols_come_back(data, n, alphabet, levels):
+def test_symbols_are_decoded_exactly(data, n, alphabet, levels):
     seed = data.draw(st.integers(0, 2**32))
     draw = np.random.default_rng(seed)
     level = draw.integers(levels, size=n)
@@ -21,10 +21,10 @@ def test_symbols_come_back(data, n, alphabet, levels):
     coded = encode(symbols, level, alphabet)
     assert np.array_equal(decode(coded, level, alphabet), symbols)
     width = (alphabet - 1).bit_length()
-    assert len(coded) <= -(-n * width // 8) + 1  # never above packed, but for the byte that says so
+    assert len(coded) <= -(-n * width // 8) + 1  # never longer than packed bits and the first byte
 
 
-def test_a_mask_is_coded_to_within_a_hundredth_of_the_ideal():
+def test_the_code_of_a_mask_is_within_one_percent_of_its_entropy():
     draw = np.random.default_rng(0)
     counts = draw.binomial(10, draw.beta(0.5, 0.5, 200_000))
     mask = draw.random(200_000) < np.clip(counts / 10, 0.02, 0.98)
@@ -33,7 +33,7 @@ def test_a_mask_is_coded_to_within_a_hundredth_of_the_ideal():
     assert len(coded) < 0.6 * 200_000 / 8
 
 
-def test_counts_are_coded_to_within_a_hundredth_of_the_ideal_under_the_counts_before():
+def test_the_code_of_counts_is_within_one_percent_of_the_conditional_entropy():
     draw = np.random.default_rng(1)
     before = draw.binomial(10, draw.beta(0.5, 0.5, 200_000))
     after = draw.binomial(10, np.clip(before / 10, 0.02, 0.98))
@@ -45,13 +45,13 @@ def test_counts_are_coded_to_within_a_hundredth_of_the_ideal_under_the_counts_be
     assert len(coded) < 0.8 * len(encode(after, np.zeros(200_000, int), 11))
 
 
-def test_equal_symbols_cost_a_table_and_nothing_else():
+def test_equal_symbols_need_only_a_table():
     assert len(encode(np.ones(100_000, int), np.zeros(100_000, int), 2)) == 2
 
 
 @given(st.binary(max_size=80), st.integers(0, 60), st.integers(2, 12))
 @settings(max_examples=400, deadline=None)
-def test_garbage_is_refused_or_is_a_code_of_something(raw, n, alphabet):
+def test_random_bytes_are_refused_or_are_a_valid_code(raw, n, alphabet):
     levels = np.arange(n) % 3
     try:
         symbols = decode(np.frombuffer(raw, np.uint8), levels, alphabet)
@@ -60,7 +60,7 @@ def test_garbage_is_refused_or_is_a_code_of_something(raw, n, alphabet):
     assert encode(symbols, levels, alphabet).tobytes() == raw
 
 
-def test_a_code_that_was_cut_changed_or_made_for_other_levels_is_refused():
+def test_a_truncated_or_changed_code_or_one_for_other_levels_is_refused():
     draw = np.random.default_rng(2)
     levels = draw.integers(4, size=3000)
     mask = draw.random(3000) < np.array([0.02, 0.1, 0.9, 0.98])[levels]
@@ -79,13 +79,13 @@ def test_a_code_that_was_cut_changed_or_made_for_other_levels_is_refused():
 
 
 @given(hnp.arrays(np.int16, st.integers(1, 400), elements=st.integers(-9, 9) | st.integers(-32768, 32767)))
-def test_values_come_back(values):
+def test_values_are_decoded_exactly(values):
     coded = encode_values(values)
     assert np.array_equal(decode_values(coded, len(values)), values)
 
 
 @given(st.binary(max_size=60), st.integers(1, 50))
-def test_bytes_that_are_no_values_are_refused_or_are_values(raw, n):
+def test_random_bytes_are_refused_or_decode_to_values(raw, n):
     try:
         values = decode_values(np.frombuffer(raw, np.uint8), n)
     except Malformed:
@@ -93,7 +93,7 @@ def test_bytes_that_are_no_values_are_refused_or_are_values(raw, n):
     assert len(values) == n
 
 
-def test_asked_for_packed_symbols_are_packed_and_read_by_anybody():
+def test_symbols_are_packed_on_request_and_decoded_without_a_flag():
     symbols = np.array([0, 1, 1, 0, 0, 0, 0, 0, 0] * 100, np.uint8)
     coded = encode(symbols, np.zeros(900, np.uint8), 2, packed=True)
     assert len(coded) == 1 + 113

@@ -1,4 +1,4 @@
-"""Masks chosen from common draws."""
+"""Masks chosen from common random candidates."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def sigmoid(s):
     return 1 / (1 + np.exp(-s))
 
 
-def test_a_client_that_learned_nothing_sends_draws_of_the_prior():
+def test_unchanged_scores_give_draws_from_the_prior():
     coder = Klms(4, 30)
     masks = np.array(
         [
@@ -25,8 +25,8 @@ def test_a_client_that_learned_nothing_sends_draws_of_the_prior():
     assert np.abs(masks.mean(0) - theta).mean() < 1.2 * np.mean(np.sqrt(theta * (1 - theta) / 60))
 
 
-def test_with_more_bits_than_what_was_learned_masks_follow_it_and_with_fewer_part_of_the_way():
-    """The slope of what came out on what was meant; 1 is all the way."""
+def test_masks_follow_the_scores_with_enough_bits_and_partly_with_fewer():
+    """The slope of the decoded change on the intended one; 1 is exact."""
     learned = PRIOR / 1024 + np.random.default_rng(1).normal(0, 0.7, len(PRIOR))
     moved, slopes = sigmoid(learned) - sigmoid(PRIOR / 1024), []
     for bits, block in ((8, 8), (6, 64), (2, 128)):
@@ -37,12 +37,12 @@ def test_with_more_bits_than_what_was_learned_masks_follow_it_and_with_fewer_par
     assert slopes[0] > slopes[1] > slopes[2] > 0.1
 
 
-def test_the_rate_is_what_was_asked_for():
+def test_the_rate_is_as_configured():
     payload = Klms(6, 64).encode(PRIOR / 1024, PRIOR, 1, np.random.default_rng(0))
     assert len(payload) == -(-6 * -(-len(PRIOR) // 64) // 8)
 
 
-def test_what_cannot_be_a_choice_is_refused():
+def test_a_payload_of_another_length_is_refused():
     coder = Klms(6, 64)
     payload = coder.encode(PRIOR / 1024, PRIOR, 1, np.random.default_rng(0))
     for bad in (payload[:-1], np.append(payload, np.uint8(0)), payload[:0]):

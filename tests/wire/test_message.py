@@ -1,4 +1,4 @@
-"""Messages: what is sent arrives, and nothing else gets in."""
+"""Messages and codecs: exact decoding, and refusal of invalid bytes."""
 
 import struct
 import zlib
@@ -31,7 +31,7 @@ def arrays_for(codec):
 @pytest.mark.parametrize("codec", [c.name for c in CODECS])
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_what_a_codec_encodes_it_decodes_to_the_bit(codec, data):
+def test_a_codec_decodes_its_output_bit_by_bit(codec, data):
     a = data.draw(arrays_for(codec))
     payload = BY_NAME[codec].encode(a)
     back = BY_NAME[codec].decode(payload, a.shape)
@@ -43,7 +43,7 @@ def test_what_a_codec_encodes_it_decodes_to_the_bit(codec, data):
 @pytest.mark.parametrize(
     ("codec", "bits"), [("float32", 32), ("float16", 16), ("u1", 1), ("u4", 4), ("u11", 11), ("seed", 64)]
 )
-def test_a_codec_takes_the_bits_it_says(codec, bits):
+def test_a_codec_uses_its_number_of_bits(codec, bits):
     assert len(BY_NAME[codec].encode(np.zeros(1001, np.uint8))) == -(-1001 * bits // 8)
 
 
@@ -55,7 +55,7 @@ def test_packed_integers_match_a_plain_computation():
 
 
 @pytest.mark.parametrize("largest", [1, 2, 10, 255, 65535, 65536])
-def test_the_narrowest_codec_for_a_count_holds_it(largest):
+def test_the_narrowest_codec_for_a_count_represents_it(largest):
     a = np.array([0, largest], np.int64)
     assert np.array_equal(BY_NAME[bits_for(largest)].decode(BY_NAME[bits_for(largest)].encode(a), (2,)), a)
 
@@ -68,7 +68,7 @@ def test_a_value_that_does_not_fit_is_refused_by_the_sender(codec, value):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("codec", ["float32", "float16"])
-def test_numbers_that_are_none_are_refused_by_sender_and_receiver(codec, value):
+def test_nan_and_infinity_are_refused_by_sender_and_receiver(codec, value):
     with pytest.raises(VitrailError, match="1 of 2 numbers"):
         make_part("update", codec, np.array([1.0, value]))
     part = Part("update", codec, (2,), np.array([1.0, value], codec).tobytes())
@@ -88,18 +88,18 @@ headers = st.builds(
 
 @given(headers, st.lists(parts, max_size=4, unique_by=lambda p: (p.name, p.peer)))
 @settings(max_examples=100, deadline=None)
-def test_what_is_sent_arrives(header, listed):
+def test_a_message_is_decoded_exactly(header, listed):
     message = Message(header, tuple(listed))
     assert decode(encode(message)) == message
 
 
 def sealed(body):
-    """Bytes with a checksum that is right, so that what lies behind it is tested."""
+    """Append a correct checksum, so that the checks after it are tested."""
     return body + struct.pack("<I", zlib.crc32(body))
 
 
 def read_all(data):
-    """Decode as a receiver does, or be refused."""
+    """Decode a message and its arrays; return None if it is refused."""
     try:
         message = decode(data)
         arrays = [p.array() for p in message.parts]
@@ -110,7 +110,7 @@ def read_all(data):
 
 @given(st.binary(max_size=300), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_no_bytes_crash_the_decoder_or_get_past_its_checks(data, seal):
+def test_random_bytes_are_refused_without_a_crash(data, seal):
     read = read_all(sealed(data) if seal else data)
     if read is not None:
         message, arrays = read
@@ -132,7 +132,7 @@ VALID = encode(
 
 @given(st.data())
 @settings(max_examples=400, deadline=None)
-def test_a_changed_message_is_refused_or_still_means_just_what_it_says(data):
+def test_a_changed_message_is_refused_or_is_a_valid_encoding(data):
     body = bytearray(VALID[:-4])
     for _ in range(data.draw(st.integers(1, 4))):
         kind, at = (
@@ -155,7 +155,7 @@ def test_a_changed_message_is_refused_or_still_means_just_what_it_says(data):
 
 @given(st.integers(0, len(VALID) - 1), st.integers(1, 255))
 @settings(max_examples=200, deadline=None)
-def test_a_single_changed_byte_is_always_noticed(at, flip):
+def test_a_single_changed_byte_is_always_detected(at, flip):
     data = bytearray(VALID)
     data[at] ^= flip
     with pytest.raises(Malformed, match="checksum"):
@@ -168,25 +168,25 @@ def test_a_truncated_message_is_refused(cut):
         decode(VALID[:-cut])
 
 
-def test_a_huge_announced_shape_costs_no_memory():
+def test_a_huge_shape_in_a_header_needs_no_memory():
     part = Part("x", "float32", (2**31, 2**31), b"")
     with pytest.raises(Malformed, match="shape"):
         decode(encode(Message(HEADER, (part,))))
 
 
-def test_a_shape_that_no_array_can_have_is_refused():
+def test_an_impossible_shape_is_refused():
     part = Part("x", "bytes", (0, 2**32 - 1, 2**32 - 1, 2**32 - 1), b"")
     with pytest.raises(Malformed):
         decode(encode(Message(HEADER, (part,)))).parts[0].array()
 
 
-def test_two_parts_of_one_name_are_refused():
+def test_two_parts_of_the_same_name_are_refused():
     part = make_part("x", "float32", np.zeros(1))
     with pytest.raises(Malformed, match="same name"):
         decode(encode(Message(HEADER, (part, part))))
 
 
-def test_another_version_is_told_apart_from_garbage():
+def test_another_version_has_a_specific_error():
     body = bytearray(VALID[:-4])
     body[4] = 9
     with pytest.raises(Malformed, match="version 9"):

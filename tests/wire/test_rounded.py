@@ -1,4 +1,4 @@
-"""Rounded vectors: the reader has what the sender knows it has, each number within half a step, in a few bits."""
+"""Quantized vectors: equal for sender and receiver, each value within half a step."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def as_read(rows, sizes, width):
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([4, 8]), st.integers(1, 3), st.lists(st.integers(1, 20), min_size=1, max_size=4), st.integers(0, 2), st.integers(0, 2**32 - 1))  # fmt: skip
-def test_the_reader_has_what_the_sender_knows_it_has_whatever_the_numbers(width, steps, sizes, known, seed):
+def test_the_receiver_decodes_the_vector_that_the_sender_expects(width, steps, sizes, known, seed):
     draw = np.random.default_rng(seed)
     rows = draw.choice(np.concatenate([ODD, draw.normal(size=20).astype(np.float32)]), (known + steps, sum(sizes)))
     before = as_read(rows[:known], sizes, width) if known else None
@@ -28,8 +28,8 @@ def test_the_reader_has_what_the_sender_knows_it_has_whatever_the_numbers(width,
 
 
 @pytest.mark.parametrize(("width", "most"), [(8, 127), (4, 7)])
-def test_each_tensor_is_rounded_as_torch_rounds_it_to_the_same_scale(width, most):
-    """Halves may go either way where torch multiplies by one over the scale; then both are as near."""
+def test_each_tensor_is_quantized_as_by_torch_with_the_same_scale(width, most):
+    """Ties may differ, because torch multiplies by one over the scale."""
     row = walk(1)[0]
     found = rounded(row, SIZES, width)
     for mine, own in zip(np.split(found, np.cumsum(SIZES)[:-1]), np.split(row, np.cumsum(SIZES)[:-1]), strict=True):
@@ -42,7 +42,7 @@ def test_each_tensor_is_rounded_as_torch_rounds_it_to_the_same_scale(width, most
 
 
 @pytest.mark.parametrize(("width", "first", "next_"), [(8, 1.01, 0.5), (4, 0.8, 0.3)])
-def test_rounded_vectors_take_their_bits_at_most_and_less_where_the_last_is_known(width, first, next_):
+def test_vectors_need_at_most_their_bits_and_fewer_with_a_known_previous_one(width, first, next_):
     sizes = (15_000, 5_000)
     rows = walk(3, 20_000)
     full = width / 8 * 20_000
@@ -50,12 +50,12 @@ def test_rounded_vectors_take_their_bits_at_most_and_less_where_the_last_is_know
     assert len(encode(rows[1:], sizes, width, as_read(rows[:1], sizes, width))) <= 2 * next_ * full
 
 
-def test_rounding_has_no_chance_in_it():
+def test_quantization_is_deterministic():
     rows = walk(2)
     assert encode(rows, SIZES, 4) == encode(rows, SIZES, 4)
 
 
-def test_a_tensor_of_zeros_and_the_smallest_numbers_stay_finite():
+def test_zeros_and_extreme_numbers_give_finite_values():
     row = np.float32([0, 0, 0, 1e-45, -1e-45, 3.4e38, -3.4e38])
     for width in (4, 8):
         found = decode(encode(row[None], (3, 2, 2), width), 1, (3, 2, 2), width)[0]
@@ -67,7 +67,7 @@ def spoiled(data, scale):
     return data[:4] + np.float32(scale).tobytes() + data[8:]
 
 
-def test_what_cannot_be_rounded_vectors_is_refused():
+def test_bytes_that_are_not_quantized_vectors_are_refused():
     rows = walk(2)
     data = encode(rows, SIZES, 8)
     wrong = [data[:-1], data + b"\0", data[: len(data) // 2], b"", data[:3], bytes(len(data))]
@@ -80,7 +80,7 @@ def test_what_cannot_be_rounded_vectors_is_refused():
             decode(data, rows_, sizes, width)
 
 
-def test_numbers_that_are_none_are_not_sent():
+def test_nan_and_wrong_sizes_are_refused_by_the_sender():
     for row in (np.full(2000, np.nan, np.float32), np.zeros(7, np.float32)):
-        with pytest.raises(VitrailError, match="cannot be rounded"):
+        with pytest.raises(VitrailError, match="cannot be quantized"):
             encode(row[None], SIZES, 8)

@@ -13,8 +13,8 @@ from torch import Tensor
 from vitrail.analysis.anonymity import measure_anonymity
 from vitrail.analysis.latents import LatentMaps, learn_maps
 from vitrail.analysis.trained import LoadedRun, load_run, read_images, save_measures
-from vitrail.metrics.tables import show
 from vitrail.models.image_grid import write_grid
+from vitrail.report.evaluation_table import show
 from vitrail.utils.errors import VitrailError, nearest
 from vitrail.utils.rng import Rng
 

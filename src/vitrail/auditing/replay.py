@@ -18,8 +18,8 @@ from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, RoundResult, run_round, select_clients
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment.plan import Plan
-from vitrail.report.quantities import plural
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.quantities import plural
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, load
 from vitrail.wire.message import decode
@@ -105,7 +105,7 @@ def replay_run(
             tell(f"eavesdroppers: round {t + 1} of {rounds}")
             chosen = select_clients(plan.clients, s.clients_per_round or len(plan.clients), root.child("choose", t))
             attacked = [client for client in chosen if client in wiretap.clients]
-            fed, _ = run_round(method, fed, plan.id, attacked, ask, root, tell=accepted)
+            fed, _ = run_round(method, fed, plan.id, attacked, ask, root, on_progress=accepted)
     if not wiretap.eavesdroppers:
         raise VitrailError(
             f"{', '.join(wiretap.clients)}: no message in {plural(rounds, 'round')}; increase --users or --rounds"

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from vitrail.cli.progress import ProgressDisplay
 from vitrail.experiment.compare import Entry, EvalConfig, compare
-from vitrail.experiment.comparison_tables import as_csv, by_clients, by_settings, markdown, standings
 from vitrail.report import write_report
+from vitrail.report.comparison_tables import as_csv, by_clients, by_settings, markdown, standings
 from vitrail.utils.atomic import write_atomically
 
 

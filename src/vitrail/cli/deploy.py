@@ -15,7 +15,7 @@ def supernode(context: typer.Context) -> None:
     `vitrail supernode --superlink fl.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key KEY
     --node-config 'name="north" data="folder:/images" folder="/var/vitrail" max-epsilon=9.8'`
     """
-    from vitrail.engines.flower.own_code import start
+    from vitrail.experiment.deployment.supernode import start
 
     start(context.args)
 

@@ -48,12 +48,12 @@ def list_(
 def _list_all() -> None:
     from vitrail.data import PARTITIONS, SOURCES
     from vitrail.methods.registry import METHODS
-    from vitrail.metrics import FAMILIES
+    from vitrail.metrics.registry import METRICS
 
     _print("Methods (vitrail list METHOD shows settings)", ((name, METHODS.summary(name)) for name in METHODS))
     _print("data=", ((name, SOURCES.summary(name)) for name in SOURCES))
     _print("partition=", ((name, PARTITIONS.summary(name)) for name in PARTITIONS))
-    _print("vitrail evaluate --metrics", FAMILIES.items())
+    _print("vitrail evaluate --metrics", ((name, METRICS.summary(name)) for name in METRICS))
 
 
 def _list_settings(method: str) -> None:

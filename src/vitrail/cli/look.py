@@ -137,7 +137,7 @@ def export(
     """
     from vitrail.models.model_file import load
     from vitrail.models.onnx_export import check_installed, export_onnx, usage
-    from vitrail.report.quantities import size
+    from vitrail.utils.quantities import size
 
     check_installed()
     generator = load(model)

@@ -58,9 +58,9 @@ def evaluate(
     from vitrail.experiment.run_dir import RunDir
     from vitrail.metrics.results_io import write
     from vitrail.metrics.samples import KINDS, evaluate_samples
-    from vitrail.metrics.tables import show
     from vitrail.report import write_report
     from vitrail.report.clients import show_clients
+    from vitrail.report.evaluation_table import show
     from vitrail.utils.errors import VitrailError
 
     console, place = Console(highlight=False), RunDir(Path(model))

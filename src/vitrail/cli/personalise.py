@@ -68,7 +68,7 @@ def route(
     from vitrail.analysis.routing import BY, Router, draw_routes, measure_routing
     from vitrail.analysis.trained import load_run, read_images
     from vitrail.metrics.results_io import Column
-    from vitrail.metrics.tables import show
+    from vitrail.report.evaluation_table import show
     from vitrail.utils.errors import VitrailError, printable
 
     if by not in BY:
@@ -152,7 +152,7 @@ def _measure(run: str, measure: Any, out: str | None, name: str) -> None:
 
     from vitrail.analysis.probes import draw_probes
     from vitrail.analysis.trained import load_run, save_measures
-    from vitrail.metrics.tables import show
+    from vitrail.report.evaluation_table import show
 
     console = Console(highlight=False)
     with Console(stderr=True).status("loading") as status:

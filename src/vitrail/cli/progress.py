@@ -24,8 +24,8 @@ from vitrail.experiment.plan import Plan, feature_network
 from vitrail.experiment.run import Run
 from vitrail.nets.features import FEATURES
 from vitrail.privacy.run_ledger import opening
-from vitrail.report.quantities import number, size
 from vitrail.utils.errors import printable
+from vitrail.utils.quantities import number, size
 
 
 class ProgressDisplay(Callback):

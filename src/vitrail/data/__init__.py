@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vitrail.data.from_python import from_arrays, from_torch
     from vitrail.data.loading import load
     from vitrail.data.partition_plot import draw_partition
-    from vitrail.data.partition_schemes import PartitionRequest
+    from vitrail.data.partition_request import PartitionRequest
     from vitrail.data.partitions import PARTITIONS, Partition, partition
     from vitrail.data.read_request import ReadRequest
     from vitrail.data.sources import SOURCES
@@ -42,7 +42,7 @@ _WHERE = {
     "Dataset": "dataset",
     "Images": "dataset",
     "Partition": "partitions",
-    "PartitionRequest": "partition_schemes",
+    "PartitionRequest": "partition_request",
     "ReadRequest": "read_request",
     "draw_partition": "partition_plot",
     "from_arrays": "from_python",

@@ -1,8 +1,8 @@
 """Hold-out split of data without a test set: by a hash of each image.
 
 Whether an image is held out depends only on its pixels, not on its position, file name or label or on other images. So
-adding or removing an image does not move others, and duplicates are on the same side. The fraction holds on average:
-of n distinct images, Binomial(n, fraction) are held out.
+adding or removing an image does not move others, and duplicates are on the same side. Of n distinct images,
+Binomial(n, fraction) are held out.
 """
 
 from __future__ import annotations

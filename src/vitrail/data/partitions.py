@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vitrail.data.dataset import Dataset, Images
-    from vitrail.data.partition_schemes import PartitionRequest
+    from vitrail.data.partition_request import PartitionRequest
 
     Indices = NDArray[np.int64]
     Partitioner = Callable[[PartitionRequest], Sequence[Indices] | Mapping[str, Indices]]
@@ -49,7 +49,7 @@ PARTITIONS: Registry[Partitioner] = Registry(
         ),
         "attributes": (
             f"{_HERE}:attributes",
-            "attributes are divided among clients; a client has all images with one of its own (overlapping)",
+            "attributes are divided among clients; a client has all images with one of its attributes (overlapping)",
         ),
         "folders": (f"{_HERE}:folders", "one client per first-level sub-folder"),
         "domains": (
@@ -138,7 +138,7 @@ def partition(
     """
     import numpy as np
 
-    from vitrail.data.partition_schemes import PartitionRequest
+    from vitrail.data.partition_request import PartitionRequest
     from vitrail.data.specs import parse_partition
 
     parsed = parse_partition(spec)

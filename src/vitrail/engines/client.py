@@ -1,166 +1,218 @@
-"""A client as every engine runs it: a request's bytes in, a reply's bytes out, private state kept in its own file.
+"""A client as every engine runs it: a request's bytes in, a reply's bytes out, private state in its own file.
 
-State and reply are stored together, whole or not at all. A repeated request gets the stored reply. Where an owner
-limits or counts answers (`Client.counts`), the client also stores, before it trains, which request it answers: the
-answer counts even if it fails, a failure is stored as the answer, and after a crash, when nothing was sent, only the
-same request is computed again. Other clients save this write; killed while they train, they have not begun.
+State and reply are stored together or not at all, and a repeated request returns the stored reply. Where an owner
+limits or counts answers (`Client.records_requests`), the request is stored before training starts: the answer counts
+even if it fails, and after a crash only the same request is computed again. Other clients save this write.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
-
-import numpy as np
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import Method, Reply, ServerMessage
+from vitrail.engines.client_messages import encode_parts, reason_part
+from vitrail.engines.client_store import ClientStore, answers_in
+from vitrail.engines.owner_limits import OwnerLimits
+from vitrail.methods.base import Method, ServerMessage
 from vitrail.privacy.budget import Budget
-from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import operating_system, seeded
-from vitrail.privacy.policy import PUBLIC, Policy
-from vitrail.utils import state as store
-from vitrail.utils.atomic import file_lock, write_atomically
+from vitrail.privacy.policy import Policy
 from vitrail.utils.errors import Malformed, Refused, VitrailError
 from vitrail.utils.keys import Key
 from vitrail.utils.paths import data_home
+from vitrail.utils.private_files import private_file
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
-from vitrail.wire.message import (
-    LONGEST_REASON,
-    NO_BASE,
-    Header,
-    Kind,
-    Message,
-    Part,
-    decode,
-    digest,
-    encode,
-    make_part,
-)
+from vitrail.wire.message import NO_BASE, Header, Kind, Message, Part, decode, digest, encode
 
 if TYPE_CHECKING:
     from vitrail.engines.signing.server import ClientKeys
 
-UNCOMPUTED = "its answer could not be computed; its own log says why"  # all that the server is sent in deployment
+__all__ = ["UNCOMPUTED", "Client", "private_file"]
+
+UNCOMPUTED = "its answer could not be computed; see its own log"  # all that the server is sent in deployment
 
 
 @dataclass(frozen=True)
 class Client:
-    """One participant: its name, how it gets its pictures, and the folder that holds its private state."""
+    """One participant of a run.
+
+    Args:
+        name: Its name.
+        method: The method, as this client runs it.
+        run: Id of the run.
+        rng: Random stream that all clients of the run derive theirs from.
+        images: Returns the client's images; called when they are needed.
+        folder: Folder of its private file.
+        budget: What its owner lets it spend on privacy; None: not counted.
+        policy: The least that its owner requires of a run; None: every run is accepted.
+        log: Receives reasons of refusals and failures for the owner, which are then not sent; None: they are sent.
+        shared_folder: Whether another process may answer for this client at the same time.
+        key: Key that other clients know it by in secure aggregation; None: a new one for each round.
+        peers: Keys that other clients must have in secure aggregation; None: any.
+    """
 
     name: str
     method: Method
     run: bytes
     rng: Rng
-    pictures: Callable[[], Images]
+    images: Callable[[], Images]
     folder: Path
-    budget: Budget | None = None  # what its owner lets it spend on privacy; None: nobody counts
-    policy: Policy | None = None  # the least that its owner lets a run promise; None: nothing is refused
-    log: Callable[[str], None] | None = None  # where its owner reads why it refused; None: in the reply
-    queues: bool = False  # a process may be asked for it while another, given up too early, still answers in its folder
-    key: Key | None = None  # that other clients know it by in secure sums; None: a new one is drawn for each round
-    peers: ClientKeys | None = None  # the keys that other clients must have in secure sums; None: any
+    budget: Budget | None = None
+    policy: Policy | None = None
+    log: Callable[[str], None] | None = None
+    shared_folder: bool = False
+    key: Key | None = None
+    peers: ClientKeys | None = None
 
     @property
-    def counts(self) -> bool:
-        """Whether each answer is stored as begun before it is computed, and as the answer if it fails."""
-        return self.queues or any(of is not None for of in (self.budget, self.policy, self.log))
+    def records_requests(self) -> bool:
+        """Whether a request is stored before it is answered, and a failure as its answer."""
+        return self.shared_folder or any(of is not None for of in (self.budget, self.policy, self.log))
+
+    @property
+    def store(self) -> ClientStore:
+        """The private file."""
+        return ClientStore(self.folder, self.name, self.run)
+
+    @property
+    def limits(self) -> OwnerLimits:
+        """The owner's limits."""
+        return OwnerLimits(self.policy, self.budget)
+
+    @property
+    def path(self) -> Path:
+        """Path of the private file."""
+        return self.store.path
+
+    def private(self) -> State | None:
+        """Return the content of the private file, or None before the first round."""
+        return self.store.load()
+
+    def begin(self, state: State) -> None:
+        """Store an initial state in place of the one that `Method.client_init` would return."""
+        self.store.save_initial(state)
 
     def answer(self, request: bytes) -> bytes:
-        """Do what a request asks for; a client that cannot says why instead of failing silently."""
+        """Answer a request.
+
+        Args:
+            request: An encoded message of the server.
+
+        Returns:
+            The encoded reply, or an encoded message with the reason of a failure. No exception leaves this function.
+        """
         try:
             message = decode(request)
         except Malformed as e:
             return self.refuse(f"the request is malformed: {e}")
         h = message.header
         try:
-            with self._turn():
+            with self.store.lock() if self.shared_folder else nullcontext():
                 return self._answer(message, digest(request))
         except Refused as e:
-            return self._fail(h.round, h.exchange, self._refused(e))
+            return self._failure(h.round, h.exchange, self._refusal(e))
         except VitrailError as e:
-            return self._fail(h.round, h.exchange, self._said(e))
-        except Exception as e:  # whatever it was, the round must go on
-            return self._fail(h.round, h.exchange, self._unforeseen(e))
+            return self._failure(h.round, h.exchange, self._without_paths(e))
+        except Exception as e:  # the round must continue without this client
+            return self._failure(h.round, h.exchange, self._unexpected(e))
 
     def refuse(self, reason: str) -> bytes:
-        """Say why a request is not even read."""
-        return self._fail(0, 0, reason)
-
-    def _turn(self) -> AbstractContextManager[None]:
-        """Wait for a process that answers for this client already; asked the same, this one says what that said."""
-        return file_lock(self.folder / ".lock") if self.queues else nullcontext()
+        """Return the answer to a request that cannot be read."""
+        return self._failure(0, 0, reason)
 
     def _answer(self, message: Message, asked: bytes) -> bytes:
+        """Return the stored reply to a repeated request, refuse a replay, or compute a new reply."""
         h = message.header
         if h.kind is not Kind.REQUEST or h.run != self.run:
             raise Malformed("the request belongs to another run")
-        kept = self.private()
-        answered = kept["answered"] if kept is not None and kept["round"] == h.round else []
+        stored = self.store.load()
+        answered, unfinished = answers_in(stored, h.round)
         for earlier in answered:
             if earlier["asked"] == asked:
-                stored: bytes = earlier["reply"]
-                return stored
-        begun = kept.get("begun") if kept is not None and kept["round"] == h.round else None
+                reply: bytes = earlier["reply"]
+                return reply
         mark = {"exchange": h.exchange, "asked": asked}
-        again = begun == mark  # killed before its reply was stored, so nothing was sent
-        last = max((one["exchange"] for one in (*answered, begun) if one), default=-1)
-        lacks = h.base not in (NO_BASE, kept["holds"] if kept else NO_BASE)
-        if lacks and (kept is None or h.round >= kept["round"]):  # also when it answered to all of it: ask that again
-            return self._say(Kind.NEED_FULL, h.round, h.exchange)
-        if kept is not None and not again and (h.round < kept["round"] or h.exchange <= last):
+        again = unfinished == mark  # killed before its reply was stored, so no reply was sent
+        last = max((one["exchange"] for one in (*answered, unfinished) if one), default=-1)
+        lacks = h.base not in (NO_BASE, stored["holds"] if stored else NO_BASE)
+        if lacks and (stored is None or h.round >= stored["round"]):  # also if it replied to the full state before
+            return self._encode(Kind.NEED_FULL, h.round, h.exchange)
+        if stored is not None and not again and (h.round < stored["round"] or h.exchange <= last):
             raise Malformed(f"round {h.round} was answered before, to another request: a replay is refused")
-
         if self.policy is not None:
             self.policy.check(self.method)
+        return self._compute(message, stored, answered, mark, again)
 
-        rng = self.rng.child("client", self.name)
-        before = self.method.client_init(self.name, rng.child("init")) if kept is None else kept["state"]
-        kept = {"run": self.run, "holds": NO_BASE, "trained": False, **(kept or {}), "round": h.round, "state": before}
-        kept["secrets"] = kept.get("secrets", {}) if answered else {}  # secure aggregation's, of this round
-        kept["answered"], kept["begun"] = answered, None
+    def _compute(
+        self, message: Message, stored: State | None, answered: list[State], mark: State, again: bool
+    ) -> bytes:
+        """Compute a reply and store it with the state after it."""
+        h, rng = message.header, self.rng.child("client", self.name)
+        state = self.method.client_init(self.name, rng.child("init")) if stored is None else stored["state"]
+        tree = {"run": self.run, "holds": NO_BASE, "trained": False, **(stored or {}), "round": h.round, "state": state}
+        tree["secrets"] = tree.get("secrets", {}) if answered else {}  # secure aggregation's, of this round
+        tree["answered"], tree["begun"] = answered, None
         try:
             if self.method.task.secagg_threshold:
-                parts = self._secure(message, kept, rng, mark, again)
+                parts = self._secure(message, tree, rng, mark, again)
             else:
-                parts = self._train(message, kept, rng.child(h.round, h.exchange), mark, again, h.exchange)
-            sent = self._say(Kind.REPLY, h.round, h.exchange, parts)
-            self._keep({**kept, "begun": None, "answered": [*answered, {**mark, "reply": sent}]})
+                parts = self._train(message, tree, rng.child(h.round, h.exchange), mark, again, h.exchange)
+            reply = self._encode(Kind.REPLY, h.round, h.exchange, parts)
+            self.store.save({**tree, "begun": None, "answered": [*answered, {**mark, "reply": reply}]})
         except Exception as e:
-            if kept["begun"] is None:
+            if tree["begun"] is None:
                 raise
-            return self._uncomputed(e, h, mark)  # images were read: the server may learn no more than that it failed
-        return sent
+            return self._store_failure(e, h, mark)
+        return reply
 
     def _train(
-        self, message: Message, kept: State, rng: Rng, mark: State, again: bool, exchange: int = 0
+        self, message: Message, tree: State, rng: Rng, mark: State, again: bool, exchange: int = 0
     ) -> tuple[Part, ...]:
-        """The method's own round: what it sends, and in `kept` what it leaves behind."""
+        """Run the method's client round; `tree` is updated with the state after it."""
         incoming = ServerMessage(
             message.header.round,
             {p.name: p.array() for p in message.parts if not p.peer},
             {(p.peer, p.name): p.array() for p in message.parts if p.peer},
             exchange,
         )
-        data = self._begin(kept, mark, again)
-        kept["state"], reply = self.method.client_round(kept["state"], incoming, data, rng)
-        kept["trained"] = True
-        kept["holds"] = reply.holds
-        return self._parts(reply)
+        data = self._admit(tree, mark, again)
+        tree["state"], reply = self.method.client_round(tree["state"], incoming, data, rng)
+        tree["trained"] = True
+        tree["holds"] = reply.holds
+        return encode_parts(reply, self.method.reply_spec())
 
-    def _begin(self, kept: State, mark: State, again: bool) -> Images:
-        """Count one more answer, if it may be given, before anything is computed from images.
+    def _secure(self, message: Message, tree: State, rng: Rng, mark: State, again: bool) -> tuple[Part, ...]:
+        """Run one exchange of secure aggregation; the method's client round is in the third."""
+        from vitrail.engines.secagg import client as secagg
+        from vitrail.engines.secagg.messages import ADVERTISE, MASK, PREFIX
+
+        h, task = message.header, self.method.task
+        me = secagg.SecAggClient(self.name, self.run, h.round, task, self.method.reply_spec(), self.key, self.peers)
+        secagg.check_order(tree["secrets"], h.exchange)
+        parts: tuple[Part, ...] = ()
+        if h.exchange == ADVERTISE:
+            self._images()  # a client without images fails before others depend on it
+        if h.exchange == MASK:
+            tree["secrets"] = secagg.read_letters(me, message, tree["secrets"])
+            own = replace(message, parts=tuple(p for p in message.parts if not p.name.startswith(PREFIX)))
+            parts = self._train(own, tree, rng.child(h.round, 0), mark, again)  # same stream as without aggregation
+        source = seeded(rng.child(h.round, "secrets", h.exchange)) if task.noise_source == "seed" else operating_system
+        tree["secrets"], sent = secagg.step(me, message, tree["secrets"], parts, source)
+        return sent
+
+    def _admit(self, tree: State, mark: State, again: bool) -> Images:
+        """Count one more answer, if the owner allows it, before anything is computed from images.
 
         Args:
-            kept: The private state. It is stored with `mark` as `begun`, where the client counts.
+            tree: The private state; stored with `mark` as `begun` if the client records requests.
             mark: The request that is answered.
-            again: Whether this request was begun, and counted, before a crash.
+            again: Whether this request was started, and counted, before a crash.
 
         Returns:
             The images.
@@ -168,153 +220,64 @@ class Client:
         Raises:
             Refused: The owner's policy or budget allows no further answer.
         """
-        given = kept.get("given", 0) - again  # answers made from images; a server may ask more often than it planned
-        if self.policy is not None:
-            self.policy.check(self.method, given)
-        mechanism = self._counted()
-        repeats = kept["trained"] and _once(mechanism)
-        if _once(mechanism) and kept.get("failed") and not repeats:
-            raise Refused("its one release of this run failed; a second would draw new noise", PUBLIC)
         request = digest(self.run, self.name, mark["asked"]).hex()
-        spends = self.budget is not None and not repeats and not again and not self.budget.has(request)
-        if self.budget and spends:
-            self.budget.check(mechanism)
-        data = self._data()
-        if self.budget and spends:  # written before it is computed: a failure is an answer, too
-            self.budget.charge(mechanism, self.run, kept["round"], request)
-        kept["given"] = given + 1
-        if self.counts:
-            self._keep({**kept, "begun": mark})
-            kept["begun"] = mark
+        spends = self.limits.check(self.method, tree, request, again)
+        data = self._images()
+        if spends:
+            self.limits.charge(self.method, self.run, tree["round"], request)
+        tree["given"] = tree.get("given", 0) - again + 1
+        if self.records_requests:
+            self.store.save({**tree, "begun": mark})
+            tree["begun"] = mark
         return data
 
-    def _uncomputed(self, e: Exception, h: Header, mark: State) -> bytes:
-        """Store a failure as the answer to a request that was begun, and return it.
+    def _images(self) -> Images:
+        images = self.images()
+        if not len(images):
+            raise VitrailError("it has no images")
+        return images
 
-        In deployment its reason stays with the owner, because it may depend on images.
+    def _store_failure(self, e: Exception, h: Header, mark: State) -> bytes:
+        """Store a failure as the answer to a request that was started, and return it.
+
+        Images were read: in deployment the reason stays with the owner, because it may depend on them.
         """
-        deployed = self.queues or self.log is not None
+        deployed = self.shared_folder or self.log is not None
         reason = UNCOMPUTED
         if not deployed:
-            reason = self._said(e) if isinstance(e, VitrailError) else self._unforeseen(e)
-        sent = self._fail(h.round, h.exchange, reason)
-        kept = self.private()  # as it was before training, which may have changed arrays in place
-        assert kept is not None  # noqa: S101  _begin stored it
-        failed = kept.get("failed", 0) + 1
-        self._keep({**kept, "begun": None, "failed": failed, "answered": [*kept["answered"], {**mark, "reply": sent}]})
+            reason = self._without_paths(e) if isinstance(e, VitrailError) else self._unexpected(e)
+        reply = self._failure(h.round, h.exchange, reason)
+        tree = self.store.load()  # the state before training, which may have changed arrays in place
+        assert tree is not None  # noqa: S101  _admit stored it
+        failed, answered = tree.get("failed", 0) + 1, [*tree["answered"], {**mark, "reply": reply}]
+        self.store.save({**tree, "begun": None, "failed": failed, "answered": answered})
         if deployed:
-            self._note(traceback.format_exc())
+            self.store.save_error(traceback.format_exc())
         if self.log is not None:
             self.log(f"its answer to round {h.round} could not be computed: {type(e).__name__}: {e}")
-        return sent
+        return reply
 
-    def _unforeseen(self, e: Exception) -> str:
-        """What the server is sent of an error that is not vitrail's own; its text may tell of the data."""
-        self._note(traceback.format_exc())
-        return f"{type(e).__name__}; details are in the client's own folder"
-
-    def _counted(self) -> Mechanism | None:
-        """The mechanism with the noise that counts: where there is a policy, only what its owner lets count."""
-        mechanism = self.method.mechanism
-        return mechanism if mechanism is None or self.policy is None else self.policy.counted(mechanism)
-
-    def _secure(self, message: Message, kept: State, rng: Rng, mark: State, again: bool) -> tuple[Part, ...]:
-        """One exchange of secure aggregation; the method's own round is in the third of them."""
-        from vitrail.engines.secagg import client as secure
-
-        h, task = message.header, self.method.task
-        me = secure.SecAggClient(self.name, self.run, h.round, task, self.method.reply_spec(), self.key, self.peers)
-        secure.expects(kept["secrets"], h.exchange)
-        parts: tuple[Part, ...] = ()
-        if h.exchange == secure.ADVERTISE:
-            self._data()  # who holds nothing says so before others count on it
-        if h.exchange == secure.MASK:
-            kept["secrets"] = secure.read_letters(me, message, kept["secrets"])
-            told = replace(message, parts=tuple(p for p in message.parts if not p.name.startswith(secure.PREFIX)))
-            own = rng.child(h.round, 0)  # as it draws without secure aggregation
-            parts = self._train(told, kept, own, mark, again)
-        source = seeded(rng.child(h.round, "secrets", h.exchange)) if task.noise_source == "seed" else operating_system
-        kept["secrets"], sent = secure.step(me, message, kept["secrets"], parts, source)
-        return sent
-
-    def _data(self) -> Images:
-        pictures = self.pictures()
-        if not len(pictures):
-            raise VitrailError("it holds no pictures")
-        return pictures
-
-    def _parts(self, reply: Reply) -> tuple[Part, ...]:
-        """Encode what the method declared; anything else stays here."""
-        declared = self.method.reply_spec()
-        named = [(name, "", a) for name, a in reply.parts.items()]
-        named += [(name, to, a) for (to, name), a in reply.relay.items()]
-        parts = []
-        for name, to, array in named:
-            if name not in declared or (declared[name].how == "relay") != bool(to):
-                raise VitrailError(f"part {name!r} is not declared by the method, so it does not leave the client")
-            if name.startswith("metric."):  # a loss that is beyond its range excludes nobody
-                limit = declared[name].limit
-                array = np.nan_to_num(np.asarray(array), nan=limit).clip(-limit, limit)  # noqa: PLW2901
-            try:
-                parts.append(make_part(name, declared[name].codec, np.asarray(array), to))
-            except VitrailError as e:
-                raise VitrailError(f"its part {name!r} cannot be sent: {e}") from e
-        return tuple(parts)
-
-    def _say(self, kind: Kind, round_: int, exchange: int, parts: tuple[Part, ...] = ()) -> bytes:
-        return encode(Message(Header(kind, self.run, round_, self.name, exchange), parts))
-
-    def _said(self, e: VitrailError) -> str:
-        """What went wrong, without the places on this machine where it did."""
-        said = str(e)
-        for place in (self.folder, data_home()):
-            said = said.replace(f"{place}/", "")
-        return said
-
-    def _refused(self, e: Refused) -> str:
-        """What the server is sent of an owner's refusal; in deployment the reasons are the owner's alone."""
+    def _refusal(self, e: Refused) -> str:
+        """What the server is sent of an owner's refusal; in deployment only its category."""
         if self.log is None:
-            return self._said(e)
+            return self._without_paths(e)
         self.log(str(e))
         return e.public
 
-    def _fail(self, round_: int, exchange: int, reason: str) -> bytes:
-        text = np.frombuffer(reason.encode()[:LONGEST_REASON], np.uint8)
-        return self._say(Kind.FAILED, round_, exchange, (make_part("reason", "bytes", text),))
+    def _unexpected(self, e: Exception) -> str:
+        """What the server is sent of an unexpected error; its text may contain private data."""
+        self.store.save_error(traceback.format_exc())
+        return f"{type(e).__name__}; details are in the client's own folder"
 
-    @property
-    def path(self) -> Path:
-        """The file of this client's private state."""
-        return private_file(self.folder, self.name)
+    def _without_paths(self, e: VitrailError) -> str:
+        """An error's text without this machine's paths."""
+        text = str(e)
+        for place in (self.folder, data_home()):
+            text = text.replace(f"{place}/", "")
+        return text
 
-    def private(self) -> State | None:
-        """What this client keeps, or None before its first round; another run's is refused."""
-        try:
-            kept: State = store.load(self.path)
-        except FileNotFoundError:
-            return None
-        if kept.get("run") != self.run:
-            raise VitrailError(f"{self.path.name} belongs to another run; move it away or use another folder")
-        return kept
+    def _failure(self, round_: int, exchange: int, reason: str) -> bytes:
+        return self._encode(Kind.FAILED, round_, exchange, (reason_part(reason),))
 
-    def begin(self, state: State) -> None:
-        """Let it begin with this state, which somebody made in its place: an auditor, who knows its keys."""
-        self._keep({"run": self.run, "holds": NO_BASE, "trained": False, "round": -1, "answered": [], "state": state})
-
-    def _keep(self, kept: State) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        store.save(self.path, kept, private=True)
-
-    def _note(self, text: str) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(self.path.with_suffix(".error.txt"), text.encode(), 0o600)
-
-
-def private_file(folder: Path, client: str) -> Path:
-    """Where a client keeps its private state; whatever it is called, it lies in the folder."""
-    name = quote(client, safe=" ")
-    return folder / f"{name if len(name) <= 150 else digest(client).hex()}.safetensors"
-
-
-def _once(mechanism: Mechanism | None) -> bool:
-    return mechanism is not None and mechanism.once
+    def _encode(self, kind: Kind, round_: int, exchange: int, parts: tuple[Part, ...] = ()) -> bytes:
+        return encode(Message(Header(kind, self.run, round_, self.name, exchange), parts))

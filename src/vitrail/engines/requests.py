@@ -1,36 +1,43 @@
-"""What the server sends: the method's parts and relays, as bytes that are counted where they are made."""
+"""Requests of the server: the method's parts and relays as bytes, counted where they are encoded."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitrail.engines.replies import as_part
+from vitrail.engines.federation import Federation, RoundResult
+from vitrail.engines.relays import as_part
 from vitrail.methods.base import LAST_COUNTED, Method
 from vitrail.utils.state import State
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import Header, Kind, Message, Part, encode, make_part
 
-if TYPE_CHECKING:
-    from vitrail.engines.rounds import Federation, RoundResult
-
-Extra = Callable[[str], Sequence[Part]]
+ExtraParts = Callable[[str], Sequence[Part]]
 
 
 class RequestBuilder:
-    """Makes requests one at a time; an array sent to many clients is encoded once."""
+    """Encodes requests one at a time; an array that many clients get is encoded once."""
 
-    def __init__(self, method: Method, server: State, fed: Federation, run: bytes, outcome: RoundResult) -> None:
-        self.method, self.server, self.fed, self.run, self.outcome = method, server, fed, run, outcome
-        self.memo: dict[tuple[str, str, int], tuple[Array, Part]] = {}
+    def __init__(self, method: Method, server: State, fed: Federation, run: bytes, result: RoundResult) -> None:
+        self.method, self.server, self.fed, self.run, self.result = method, server, fed, run, result
+        self.encoded: dict[tuple[str, str, int], tuple[Array, Part]] = {}
 
     def requests(
-        self, clients: Iterable[str], full: bool, exchange: int = 0, extra: Extra = lambda _: ()
+        self, clients: Iterable[str], full: bool, exchange: int = 0, extra: ExtraParts = lambda _: ()
     ) -> Iterator[tuple[str, bytes]]:
-        """What the method tells each client, and `extra` parts of the exchange's own."""
+        """Encode the request to each client.
+
+        Args:
+            clients: Recipients.
+            full: Whether to send the full state also to clients that have replied before.
+            exchange: Number of the exchange within the round.
+            extra: Further parts by client, such as those of secure aggregation.
+
+        Yields:
+            Pairs of client and request.
+        """
         last: tuple[Message, bytes] | None = None
         for client in clients:
             out = self.method.broadcast(self.server, client, full or client not in self.fed.known)
@@ -42,17 +49,17 @@ class RequestBuilder:
             message = Message(header, (*parts, *extra(client)))
             if last is None or not _equal(last[0], message):
                 last = message, encode(message)
-            self.outcome.down[client] = self.outcome.down.get(client, 0) + len(last[1])
-            self.outcome.floats_down += sum(4 * out.numbers.get(p.name, math.prod(p.shape)) for p in parts)
+            self.result.count_down(client, len(last[1]))
+            self.result.floats_down += sum(4 * out.numbers.get(p.name, math.prod(p.shape)) for p in parts)
             yield client, last[1]
 
     def _part(self, name: str, codec: str, array: Array) -> Part:
-        if array.size <= 16:  # not worth remembering
+        if array.size <= 16:  # encoding is as fast as a lookup
             return make_part(name, codec, array)
         key = (name, codec, id(array))
-        if key not in self.memo:
-            self.memo[key] = array, make_part(name, codec, array)  # holding the array keeps its id its own
-        return self.memo[key][1]
+        if key not in self.encoded:
+            self.encoded[key] = array, make_part(name, codec, array)  # the reference keeps the id unique
+        return self.encoded[key][1]
 
 
 def _equal(a: Message, b: Message) -> bool:

@@ -1,4 +1,4 @@
-"""What is evaluated: the stored model, loaded from its file, against the data it was trained on or any other."""
+"""Evaluate a stored model, loaded from its file, on the data it was trained on or on other data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,23 @@ def evaluate_stored(
     families: Iterable[str] | None = None,
     **more: Any,
 ) -> tuple[Dataset, list[Column]]:
-    """Evaluate a run's model, or a model file; of a run also its best round, or its ensemble of masks."""
+    """Evaluate a run's model, or a model file.
+
+    Args:
+        where: A run's folder, or a model file.
+        data: Data to evaluate on; default: that of the run.
+        best: Also evaluate the run's best round.
+        ensemble: Also evaluate the run's ensemble of masks.
+        tell: Called with the name of each model.
+        families: Metrics; default: those that suit the model.
+        **more: Options of `vitrail.metrics.evaluation.evaluate`.
+
+    Returns:
+        The data, and one column of results per model.
+
+    Raises:
+        VitrailError: If there is no model, or it cannot be evaluated by these metrics.
+    """
     where = Path(where)
     run = where.is_dir()
     if (best or ensemble) and not run:

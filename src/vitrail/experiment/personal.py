@@ -1,4 +1,4 @@
-"""A client's own generator: what all share, from a run's checkpoint, joined with what it alone keeps."""
+"""Personal generators: the shared part of a run's checkpoint, with a client's private part."""
 
 from __future__ import annotations
 
@@ -19,21 +19,39 @@ from vitrail.utils.errors import Malformed, VitrailError, nearest
 
 
 def load_personal(run: str | Path, client: str) -> Generator:
-    """A client's generator; its private part is in its file in the run's clients/ folder, and nowhere else."""
+    """Load a client's personal generator; its private part is only in the run's clients/ folder.
+
+    Args:
+        run: The run's folder.
+        client: The client's name.
+
+    Raises:
+        VitrailError: If clients of this method have no personal generators, or the client is unknown.
+    """
     generator, own = _of_client(run, client)
     if not own:
         method = config.resolve(str(RunDir(Path(run)).settings), {}).method
-        raise VitrailError(f"--client {client}: with method={method} clients have no generator of their own")
+        raise VitrailError(
+            f"--client {client}: clients of method={method} have no personal generators; leave --client out"
+        )
     return generator
 
 
 def load_joined(model: str | Path, private: str | Path) -> Generator:
-    """A client's generator from two files, as a node has them: the model that all got, and what this client keeps."""
+    """Load a client's personal generator from the two files that a node has.
+
+    Args:
+        model: The model file that all clients received.
+        private: The client's private file of the same run.
+
+    Raises:
+        VitrailError: If the two do not belong together.
+    """
     kept = store.load(Path(private))
     own = kept.get("state") if isinstance(kept, dict) else None
     own = own.get("personal", own) if isinstance(own, dict) else {}  # Ditto's v_k
     if not isinstance(own, dict) or "style" not in own:
-        raise VitrailError(f"--client {private}: it holds no style; give a private file of padpaf or ditto")
+        raise VitrailError(f"--client {private}: it has no style; give a private file of a method such as padpaf")
 
     def joined(shared: Model) -> Model:
         if shared.kind != "padpaf":
@@ -55,18 +73,18 @@ def load_joined(model: str | Path, private: str | Path) -> Generator:
 
 
 def load_of_client(run: str | Path, client: str) -> Generator:
-    """What a client draws with: its own generator, or, where it has none, the one that all share."""
+    """Load the generator that a client uses: its personal one, or the shared one if it has none."""
     return _of_client(run, client)[0]
 
 
 def _of_client(run: str | Path, client: str) -> tuple[Generator, bool]:
     place = RunDir(Path(run))
     if not place.settings.exists():
-        raise VitrailError(f"--client {client}: {run} is no run's folder; give the one that has its clients/")
+        raise VitrailError(f"--client {client}: {run} is not a run's folder; give the one that contains clients/")
     private = private_file(place.clients, client)
     if not private.exists():
         known = sorted(p.stem for p in place.clients.glob("*.safetensors"))
-        raise VitrailError(f"--client {client}: that client keeps nothing in {place.clients}; {nearest(client, known)}")
+        raise VitrailError(f"--client {client}: it has no private file in {place.clients}; {nearest(client, known)}")
     settings = config.resolve(str(place.settings), {})
     shared = load(place.model)
     method = config.build_method(settings, Task(shared.shape, len(shared.classes), settings.rounds, settings.clients))
@@ -83,13 +101,13 @@ def _same(a: Model, b: Model) -> bool:
 
 
 def fixed(generator: Generator, content: int | None = None, style: int | None = None) -> Generator:
-    """A personal generator whose pictures all have the content of a seed, or the style of one."""
+    """Return a personal generator whose images all have the content, or the style, of one seed."""
     from vitrail.nets.content_style import ContentStyleGenerator as Styled
     from vitrail.nets.content_style import Fixed
 
     if not isinstance(generator.net, Styled) or generator.net.style is None:
         raise VitrailError(
-            "--content-seed and --style-seed are for generators with a style, which method=padpaf makes; "
-            "name the client whose style it is with --client"
+            "--content-seed and --style-seed are for generators with a style, such as those of method=padpaf; "
+            "name the client with --client"
         )
     return replace(generator, net=Fixed(generator.net, content, style))

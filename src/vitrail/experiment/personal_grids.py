@@ -1,6 +1,6 @@
-"""A grid for each client with a style of its own: content changes downwards, style across (PaDPaF, Figures 6, 10, 11).
+"""Image grids of personal generators: content changes down, style across (PaDPaF, Figures 6, 10, 11).
 
-What it shows is private, so it lies beside the client's private file, in clients/, readable by the owner alone.
+They are private: each is next to the client's private file in clients/, readable by its owner only.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
 INDEX = "grids.json"
-ROWS, COLUMNS, MOST = 6, 10, 40  # contents, styles; clients that are drawn
+ROWS, COLUMNS, MAX_CLIENTS = 6, 10, 40  # contents, styles, clients with a grid
 
 
 @dataclass(frozen=True)
 class Personal:
-    """A client's grid on disk; `unseen` are the labels of which the client held no picture."""
+    """A client's grid; `unseen` are the labels of which the client has no image."""
 
     client: str
     path: Path
@@ -37,9 +37,9 @@ class Personal:
 
 @torch.no_grad()
 def content_down_style_across(generator: Generator) -> torch.Tensor:
-    """Pictures of a grid, row by row; where there are labels, a column has a label and a style of its own.
+    """Return the images of a grid, row by row; with labels, each column has one label and one style.
 
-    The noise is the same for all clients: what differs between their grids is their style.
+    The noise is the same for all clients, so their grids differ only in style.
     """
     net, k = generator.net, min(len(generator.classes), 20) or COLUMNS
     latent = int(net.latent)  # type: ignore[arg-type]
@@ -52,12 +52,14 @@ def content_down_style_across(generator: Generator) -> torch.Tensor:
 
 
 def draw_personal(plan: Plan, server: State) -> list[Personal]:
-    """Write the grids of a run whose clients have a style; of another, nothing."""
+    """Write the grids of a run whose clients have personal generators with a style."""
+    if not plan.method.has_personal_models:
+        return []
     from vitrail.nets.content_style import ContentStyleGenerator as Styled
 
     found: list[Personal] = []
     folder, labels = plan.folder.clients, plan.data.train.labels
-    for name, held in list(zip(plan.partition.names, plan.partition.indices, strict=True))[:MOST]:
+    for name, held in list(zip(plan.partition.names, plan.partition.indices, strict=True))[:MAX_CLIENTS]:
         private = private_file(folder, name)
         state = store.load(private)["state"] if private.exists() else {}
         made = plan.method.export_models(server, state).get("generator") if state else None

@@ -1,4 +1,4 @@
-"""A run's folder: what stands where, and who may write it."""
+"""A run's folder: the paths of its files, its lock, and its log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from vitrail.utils.renamed import current_row
 from vitrail.utils.state import State
 
 OTHER_SPLIT = (
-    ". It was made by version 0.1.0, which split data without a test set of its own by position; this version splits "
-    "by content, so the training pictures are others, and such a run cannot be continued or audited"
+    ". It was made by version 0.1.0, which split data without a test set by position; this version splits by "
+    "content, so the training images differ, and such a run cannot be continued or audited"
 )
 
 
 @dataclass(frozen=True)
 class RunDir:
-    """One run on disk: settings.toml, metrics.jsonl, ledger.json, samples/, checkpoint, clients/, model and so on."""
+    """The files of one run: settings.toml, metrics.jsonl, ledger.json, samples/, checkpoint, clients/, model."""
 
     path: Path
 
@@ -48,27 +48,31 @@ class RunDir:
     held = property(lambda self: self.path / "round.json")
 
     def check_free(self) -> None:
-        """Refuse a folder that holds anything."""
+        """Raise VitrailError if the folder is not empty."""
         try:
             taken = self.path.exists() and any(p.name != ".lock" for p in self.path.iterdir())
         except OSError as e:
             raise VitrailError(f"out={self.path} cannot be used: {e.strerror}; choose another folder with out=") from e
         if self.settings.exists():
             raise VitrailError(
-                f"out={self.path} already holds a run; go on with it by `vitrail resume {self.path}`, "
+                f"out={self.path} already has a run; continue it with `vitrail resume {self.path}`, "
                 "or choose another folder with out="
             )
         if taken:
-            raise VitrailError(f"out={self.path} holds other files; choose an empty or new folder with out=")
+            raise VitrailError(f"out={self.path} has other files; choose an empty or new folder with out=")
 
     def begin(self, settings: str) -> None:
-        """Claim a folder for a new run."""
+        """Write the settings of a new run into an empty folder."""
         self.check_free()
         write_atomically(self.settings, settings.encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; the lock ends with the process, however it ends."""
+        """Lock the folder; the lock ends with the process.
+
+        Raises:
+            VitrailError: If another process has it, or it cannot be written.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock").acquire(timeout=0)
@@ -83,25 +87,29 @@ class RunDir:
 
     @property
     def split(self) -> str | None:
-        """The hold-out split that the run's checkpoint recorded; None for a run of version 0.1.0."""
+        """The test split that the checkpoint recorded; None for a run of version 0.1.0."""
         split: str | None = store.load(self.checkpoint).get("split")
         return split
 
     def load_checkpoint(self, run: bytes) -> State | None:
-        """The last finished round, or None before the first; one of other settings or data is refused."""
+        """Return the last finished round, or None before the first.
+
+        Raises:
+            VitrailError: If it was written with other settings or data.
+        """
         try:
             tree: State = store.load(self.checkpoint)
         except FileNotFoundError:
             return None
         except Malformed as e:
             raise Malformed(
-                f"{e}; the run cannot go on from it: repeat it with `vitrail run {self.settings} out=...`"
+                f"{e}; the run cannot be continued: repeat it with `vitrail run {self.settings} out=...`"
             ) from e
         if not isinstance(tree, dict) or tree.get("run") != run:
             older = isinstance(tree, dict) and "split" not in tree
             raise VitrailError(
                 f"{self.checkpoint} was made with other settings or other data than {self.settings} names; "
-                "restore them, or start anew in another folder with out=" + OTHER_SPLIT * older
+                "restore them, or start a new run in another folder with out=" + OTHER_SPLIT * older
             )
         return tree
 
@@ -118,7 +126,7 @@ class RunDir:
         write_atomically(self.held, json.dumps(row).encode())
 
     def unpublished(self, rounds: int) -> dict[str, Any] | None:
-        """The row of the checkpoint's last round where a crash came before it was logged."""
+        """Return the row of the checkpoint's last round if a crash came before it was logged."""
         try:
             row: dict[str, Any] = json.loads(self.held.read_text())
         except FileNotFoundError:
@@ -127,7 +135,7 @@ class RunDir:
         return row if row["round"] == rounds - 1 and not logged else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rounds logged so far; a line cut off by a crash is not one."""
+        """Return all logged rounds; a line truncated by a crash is skipped."""
         rows = []
         try:
             for line in self.metrics.read_text().splitlines():
@@ -140,8 +148,8 @@ class RunDir:
         return rows
 
     def rewind(self, round_: int) -> None:
-        """Forget what was logged of rounds that a checkpoint does not have."""
-        for torn in self.path.rglob(".*.part"):  # files that a kill left half written
+        """Remove the log of rounds that the checkpoint does not include."""
+        for torn in self.path.rglob(".*.part"):  # files that were being written when the process was killed
             torn.unlink(missing_ok=True)
         kept = [json.dumps(row) + "\n" for row in self.rows() if row["round"] < round_]
         if self.metrics.exists():
@@ -149,7 +157,7 @@ class RunDir:
 
 
 def new_run_dir(method: str, data: str) -> Path:
-    """The next free folder below runs/."""
+    """Return the next free folder below runs/."""
     name = "".join(c if c.isalnum() or c in "-_" else "-" for c in data.rsplit("/", 1)[-1])
     n = 1
     while (path := Path("runs") / f"{method}-{name}-{n}").exists():
@@ -158,10 +166,11 @@ def new_run_dir(method: str, data: str) -> Path:
 
 
 def public_name(data: str) -> str:
-    """A data set's name without the path to it: the model file leaves this machine.
+    """Return a data set's name without its path, because a model file may be published.
 
-    >>> public_name("folder:/home/me/scans"), public_name("cifar10:1")
-    ('folder:scans', 'cifar10:1')
+    Example:
+        >>> public_name("folder:/home/me/scans"), public_name("cifar10:1"), public_name("mine:/home/me/scans")
+        ('folder:scans', 'cifar10:1', 'mine:scans')
     """
     kind, colon, where = data.partition(":")
-    return kind + colon + Path(where).name if kind in ("folder", "npz") else data
+    return data if kind == "hf" else kind + colon + Path(where).name

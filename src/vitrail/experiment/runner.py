@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from vitrail.data import draw_partition
-from vitrail.engines.async_rounds import run_async_rounds
+from vitrail.engines import server
+from vitrail.engines.federation import Ask, RoundResult, select_clients
 from vitrail.engines.journal import Journal
-from vitrail.engines.rounds import Ask, RoundResult, select_clients
 from vitrail.experiment.callbacks import Callback, build_callbacks, callback_names
 from vitrail.experiment.checkpoints import Checkpoint, init_federation, load_checkpoint, save_checkpoint
 from vitrail.experiment.personal_grids import draw_personal
@@ -110,9 +110,9 @@ class _Loop:
     def rounds_until(self, end: int, engine: Engine, metrics: RoundMetrics | None) -> None:
         """Run the rounds up to the next evaluation."""
         s, method, began = self.plan.settings, self.plan.method, time.perf_counter()
-        results = run_async_rounds(
+        results = server.run_rounds(
             method, self.fed, self.plan.id, self.select, end, engine.ask, self.rng, self.journal,
-            quorum=s.quorum, tell=self.callback.on_reply, before=self.ledger.opens,
+            quorum=s.quorum, on_progress=self.callback.on_reply, on_start=self.ledger.opens,
         )  # fmt: skip
         for result, after in results:
             engine.count(result)

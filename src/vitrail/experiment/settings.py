@@ -196,9 +196,8 @@ def _method_problem(method: str, problem: str) -> str:
     """Why a method's name cannot be used, and the remedy."""
     if method in METHODS:
         return problem
-    return problem.removeprefix(
-        f"{method} is "
-    ) + f". A method of your own must be registered: see {PLUGINS} in the docs" * ("did you mean" not in problem)
+    remedy = f"if it is a method of your own, list the module that registers it in the environment variable {PLUGINS}"
+    return f"{problem.removeprefix(f'{method} is ')} ({remedy})"
 
 
 def read_one(what: str) -> dict[str, Any]:

@@ -112,14 +112,14 @@ def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
     s = plan.settings
     workers = min(len(plan.clients), os.cpu_count() or 1) if s.workers == "auto" else int(s.workers)
     if s.engine == "flower":
-        from vitrail.engines.flower.simulation import simulation
+        from vitrail.experiment.deployment.virtual_nodes import simulation
 
         return simulation(plan, workers)
     if workers > 1 and (local := local_entries(s)):
         warnings.warn(
             f"{', '.join(local)}: defined in a script or notebook, which worker processes cannot import, so the run "
             "uses one process; move it to a module to use several",
-            stacklevel=2,
+            stacklevel=5,
         )
         workers = 1
     holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))

@@ -1,4 +1,4 @@
-"""What can be wrong with settings, in words: the setting, its value and the remedy."""
+"""Problems with settings as text: the setting, its value and the remedy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from vitrail.data.specs import parse_partition, parse_source
 from vitrail.utils.errors import VitrailError
 
-GIVEN = "given"  # data handed over from Python, which no file can name
-NODES = "nodes"  # data that only the nodes of a deployment hold
+GIVEN = "given"  # data that was passed from Python
+NODES = "nodes"  # data that only the nodes of a deployment have
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with the settings."""
+    """One problem with the settings."""
 
     setting: str
     value: Any
@@ -32,7 +32,7 @@ class Problem:
 
 
 class BadSettings(VitrailError):
-    """All that is wrong with the settings, at once."""
+    """All problems with the settings."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
@@ -42,7 +42,7 @@ class BadSettings(VitrailError):
 
 
 def once(problems: list[Problem]) -> list[Problem]:
-    """One problem a setting: the first says enough."""
+    """Return the first problem of each setting."""
     seen: dict[str, Problem] = {}
     for p in problems:
         seen.setdefault(p.setting, p)
@@ -55,19 +55,19 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "less_than_equal": lambda c: f"must be at most {c['le']:g}",
     "less_than": lambda c: f"must be less than {c['lt']:g}",
     "literal_error": lambda c: f"must be {c['expected']}",
-    "int_parsing": lambda _: "must be a whole number",
-    "int_from_float": lambda _: "must be a whole number",
-    "int_type": lambda _: "must be a whole number",
+    "int_parsing": lambda _: "must be an integer",
+    "int_from_float": lambda _: "must be an integer",
+    "int_type": lambda _: "must be an integer",
     "float_parsing": lambda _: "must be a number",
     "float_type": lambda _: "must be a number",
-    "string_type": lambda _: "must be a text",
+    "string_type": lambda _: "must be text",
     "string_too_short": lambda _: "must not be empty",
     "missing": lambda _: "is missing",
 }
 
 
 def explain(err: Any, model: type[BaseModel]) -> Problem | None:
-    """One of pydantic's errors as a person would say it."""
+    """Return one of pydantic's errors as a problem; None if it is reported elsewhere."""
     key = str(err["loc"][0])
     if err["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, model.model_fields, 1, 0.5)
@@ -81,9 +81,9 @@ def explain(err: Any, model: type[BaseModel]) -> Problem | None:
 
 
 def cross_checks(v: Mapping[str, Any]) -> list[Problem]:
-    """What no single setting shows; only looks at settings that are well-formed by themselves."""
+    """Return problems of several settings together; only valid settings are looked at."""
     problems = [
-        Problem(name, v[name], "must be a number, not a truth value")
+        Problem(name, v[name], "must be a number, not a boolean")
         for name in ("size", "clients", "rounds", "clients_per_round", "quorum", "seed", "workers", "grids")
         if isinstance(v.get(name), bool)
     ]
@@ -96,11 +96,11 @@ def cross_checks(v: Mapping[str, Any]) -> list[Problem]:
     clients, per_round = v.get("clients"), v.get("clients_per_round")
     if isinstance(clients, int) and isinstance(per_round, int) and per_round > clients:
         problems.append(
-            Problem("clients_per_round", per_round, f"more than there are clients ({clients}); leave it out to ask all")
+            Problem("clients_per_round", per_round, f"more than the clients ({clients}); leave it out to select all")
         )
-    asked = per_round or clients
-    if isinstance(asked, int) and isinstance(v.get("quorum"), int) and v["quorum"] > asked:
-        problems.append(Problem("quorum", v["quorum"], f"more than are asked in a round ({asked})"))
+    requested = per_round or clients
+    if isinstance(requested, int) and isinstance(v.get("quorum"), int) and v["quorum"] > requested:
+        problems.append(Problem("quorum", v["quorum"], f"more than the clients per round ({requested})"))
     if isinstance(v.get("workers"), int) and v["workers"] < 1:
         problems.append(Problem("workers", v["workers"], "must be at least 1, or auto"))
     size = v.get("size")

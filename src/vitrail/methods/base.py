@@ -31,6 +31,7 @@ from vitrail.methods.messages import (
 )
 from vitrail.models.model import Model
 from vitrail.privacy.mechanism import Mechanism
+from vitrail.utils.registry import added_entries, restore_entries
 from vitrail.utils.rng import Rng
 from vitrail.wire.codecs import Array
 
@@ -211,6 +212,14 @@ class BaseMethod(Method):
         values that are not finite, and leave the same state for any order of clients.
         """
         return 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send registered classes along: a worker process must know a generator that this process registered."""
+        return {**vars(self), "registered": added_entries()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore_entries(state.pop("registered", ()))
+        vars(self).update(state)
 
     def auto_settings(self, data: str) -> Mapping[str, Any]:  # noqa: ARG002
         """Return values for settings of "auto" that depend on the data.

@@ -1,4 +1,4 @@
-"""How far generated pictures are from real ones in a network's features."""
+"""Distances between generated and real images in the features of a network."""
 
 from __future__ import annotations
 
@@ -15,27 +15,39 @@ from vitrail.metrics.frechet import few_samples, frechet, frechet_without, kerne
 from vitrail.metrics.measure import GROUPS, Bounded, Measure, jackknife, share
 from vitrail.metrics.neighbours import NEAREST, Neighbourhoods
 
-ROWS = 2000  # of each set, where all pairs are looked at, or a probe is fitted
+ROWS = 2000  # of each set, where all pairs are compared or a probe is fitted
 NO_LIMIT = (-math.inf, math.inf)
 
 
 class Distances:
-    """Fréchet and kernel distance, precision, recall, density and coverage, and a linear probe."""
+    """Fréchet and kernel distance, precision, recall, density and coverage, and a linear probe.
+
+    Args:
+        extractor: The feature network.
+        real: Features of the real images.
+        name: Name of the Fréchet distance.
+        note: A remark on it.
+        probes: Whether a linear probe is fitted where there are labels.
+    """
+
+    max_images: int | None = None  # generated images beyond this number are ignored
 
     def __init__(self, extractor: Extractor, real: FeatureSet, name: str, note: str = "", probes: bool = True) -> None:
         self.extractor, self.real, self.name, self.note, self.probes = extractor, real, name, note, probes
         self.fake = FeatureSet.empty(extractor.dim)
 
-    def update(self, pictures: Tensor, labels: Tensor | None) -> None:
-        """Take in generated pictures in [-1, 1]."""
-        self.fake.update(self.extractor.rows(pictures), labels)
+    def update(self, images: Tensor, labels: Tensor | None) -> None:
+        """Add generated images in [-1, 1]."""
+        room = len(images) if self.max_images is None else self.max_images - self.fake.gaussian.n
+        if room > 0:
+            self.fake.update(self.extractor.rows(images[:room]), None if labels is None else labels[:room])
 
     def compute(self) -> list[Measure]:
-        """All measures of this network."""
+        """Return all measures by this network."""
         by, n, m = self.extractor.name, self.real.gaussian.n, self.fake.gaussian.n
         notes = self.note, few_samples(self.extractor.dim, n, m)
         found = [Measure(self.name, *self._frechet(), n, m, "lower", by, "; ".join(filter(None, notes)))]
-        rows = min(n, m, ROWS)  # of both as many: radii grow where points are few
+        rows = min(n, m, ROWS)  # equal numbers, because radii grow where points are few
         real, fake = self.real.kept[:rows], self.fake.kept[:rows]
         value, without = kernel_distance(real, fake)
         found.append(Measure("kid", *jackknife(value, without, (1, 1), NO_LIMIT), rows, rows, "lower", by))
@@ -44,7 +56,7 @@ class Distances:
         if self.probes and self.real.labels and self.fake.labels:
             fit, fit_labels = self.fake.kept[:ROWS], torch.cat(self.fake.labels)[:ROWS]
             right = probe(fit, fit_labels, self.real.kept, torch.cat(self.real.labels))
-            note = "fitted on generated, tested on held-out real pictures"
+            note = "fitted on generated images, tested on real test images"
             counts = len(right), len(fit)
             found.append(Measure("linear-probe", *share(right), *counts, "higher", by, note))
         return found
@@ -57,24 +69,34 @@ class Distances:
 
 
 def _neighbours(real: np.ndarray, fake: np.ndarray) -> dict[str, Bounded]:
-    all_ = Neighbourhoods(real, fake)
+    points = Neighbourhoods(real, fake)
     group = np.arange(len(real)) % GROUPS
-    by_real = [all_.shares(real=group != g) for g in range(GROUPS)]
-    by_fake = [all_.shares(fake=group != g) for g in range(GROUPS)]
+    by_real = [points.shares(real=group != g) for g in range(GROUPS)]
+    by_fake = [points.shares(fake=group != g) for g in range(GROUPS)]
 
     def bounded(name: str, value: float) -> Bounded:
         within = (0.0, math.inf if name == "density" else 1.0)
         return jackknife(value, [[s[name] for s in by] for by in (by_real, by_fake)], (1, 1), within)
 
-    return {name: bounded(name, value) for name, value in all_.shares().items()}
+    return {name: bounded(name, value) for name, value in points.shares().items()}
 
 
 def probe(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor) -> np.ndarray:
-    """Logistic regression on standardised features of one set; whether it is right on each picture of another.
+    """Fit a logistic regression on standardised features of one set and test it on another.
 
-    >>> x = torch.tensor([[0.0], [0.2], [1.0], [1.2]])
-    >>> probe(x, torch.tensor([0, 0, 1, 1]), torch.tensor([[-1.0], [2.0], [3.0]]), torch.tensor([0, 1, 0])).tolist()
-    [1.0, 1.0, 0.0]
+    Args:
+        fit: Features (n, d) of the first set.
+        fit_labels: Its labels.
+        test: Features (m, d) of the second set.
+        test_labels: Its labels.
+
+    Returns:
+        1.0 for each image of the second set that is classified correctly, otherwise 0.0.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [0.2], [1.0], [1.2]])
+        >>> probe(x, torch.tensor([0, 0, 1, 1]), torch.tensor([[-1.0], [2.0], [3.0]]), torch.tensor([0, 1, 0])).tolist()
+        [1.0, 1.0, 0.0]
     """
     if len(fit_labels.unique()) < 2:
         return np.asarray(test_labels.numpy() == fit_labels.numpy()[0], np.float64)
@@ -82,7 +104,7 @@ def probe(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor) ->
 
 
 def fitted_probe(fit: Tensor, fit_labels: Tensor) -> Any:
-    """The logistic regression of `probe`; two labels or more."""
+    """Return the fitted logistic regression of `probe`; there must be two labels or more."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -90,6 +112,6 @@ def fitted_probe(fit: Tensor, fit_labels: Tensor) -> Any:
     from threadpoolctl import threadpool_limits
 
     model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200, tol=1e-3))
-    with warnings.catch_warnings(), threadpool_limits(1):  # threads of BLAS wait for each other most of the time
-        warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early, as every probe of so many features is
+    with warnings.catch_warnings(), threadpool_limits(1):  # BLAS threads mostly wait for each other here
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it stops early by design: there are many features
         return model.fit(fit.numpy(), fit_labels.numpy())

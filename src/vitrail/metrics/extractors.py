@@ -1,4 +1,4 @@
-"""Networks that measure: pictures to feature vectors. A distance means nothing without the name of its network."""
+"""Feature networks for evaluation: images to feature vectors. Each measure reports its network."""
 
 from __future__ import annotations
 
@@ -16,31 +16,38 @@ from torch import Tensor
 from vitrail.data.dataset import Images
 from vitrail.metrics.frechet import Gaussian
 from vitrail.nets.feature_moments import to_float
-from vitrail.nets.features import FEATURES, choose_features, load_features
+from vitrail.nets.features import choose_features, load_features
 from vitrail.nets.pretrained import weights_digest
 from vitrail.utils.cache import remember
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
-KEEP = 5000  # rows that are kept for what needs more than mean and covariance
+KEEP = 5000  # rows that are stored for metrics that need more than mean and covariance
 BATCH = 250
-OWN = tuple(name for name in FEATURES if name.startswith("vitrail-"))
+OWN = ("vitrail-fashion", "vitrail-cifar")  # a registered network never ranks by default
 
 
 @dataclass(frozen=True)
 class Extractor:
-    """A named network: pictures in [-1, 1] to one row each."""
+    """A named feature network.
+
+    Args:
+        name: Its name, which every measure reports.
+        dim: Features per image.
+        rows: Images (n, channels, height, width) in [-1, 1] to features (n, dim).
+        digest: Hash of its weights; it is part of the key of cached features.
+    """
 
     name: str
     dim: int
     rows: Callable[[Tensor], Tensor]
-    digest: str  # of its weights
+    digest: str
 
 
 @dataclass
 class FeatureSet:
-    """Features of a set of pictures: Gaussian over all, and the first rows (a fair sample) with their labels."""
+    """Features of a set of images: a Gaussian over all, and the first rows (a random sample) with their labels."""
 
     gaussian: Gaussian
     rows: list[Tensor] = field(default_factory=list)
@@ -48,11 +55,11 @@ class FeatureSet:
 
     @staticmethod
     def empty(dim: int) -> FeatureSet:
-        """No pictures yet."""
+        """Return the features of no images."""
         return FeatureSet(Gaussian.empty(dim))
 
     def update(self, features: Tensor, labels: Tensor | None) -> None:
-        """Take in a batch; memory stops growing after KEEP rows."""
+        """Add a batch; memory stops growing after KEEP rows."""
         room = KEEP - self.gaussian.n
         self.gaussian.update(features)
         if room > 0:
@@ -62,12 +69,16 @@ class FeatureSet:
 
     @property
     def kept(self) -> Tensor:
-        """The kept rows."""
+        """The stored rows."""
         return torch.cat(self.rows)
 
 
 def own(name: str) -> Extractor:
-    """A network of ours: its last layer, averaged over each quarter of the picture, so that places count."""
+    """Return a feature network as an extractor: its last layer, averaged over each quarter of the image.
+
+    Args:
+        name: One of FEATURES.
+    """
     psi = load_features(name)
     psi.layers = (len(psi.plan.widths) - 1,)
 
@@ -78,13 +89,13 @@ def own(name: str) -> Extractor:
 
 
 def inception() -> Extractor:
-    """FID's Inception-v3."""
+    """Return FID's Inception-v3."""
     from vitrail.nets.inception import TOGETHER, load_inception
 
     net = load_inception()
 
     def rows(x: Tensor) -> Tensor:
-        """A few pictures in each thread, so that the number of cores changes no bit."""
+        """Compute a few images per thread, so that the result does not depend on the number of cores."""
         with ThreadPoolExecutor(os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return torch.cat(list(pool.map(torch.no_grad()(net), x.split(TOGETHER))))
 
@@ -92,41 +103,49 @@ def inception() -> Extractor:
 
 
 def choose_ruler(data_name: str, trained_against: Iterable[str]) -> str:
-    """The network of ours that ranks runs on this data: never one that the run was trained against.
+    """Choose the network of this package that ranks runs on this data: never one that a run was trained against.
 
-    It is the one that `features=auto` does not take for this data, so that all methods are measured alike.
+    It is the one that `features=auto` does not choose for this data, so that all methods are measured alike.
 
-    >>> choose_ruler("mnist", ["vitrail-fashion"]), choose_ruler("mnist", []), choose_ruler("mnist", ["vitrail-cifar"])
-    ('vitrail-cifar', 'vitrail-cifar', 'vitrail-fashion')
+    Args:
+        data_name: The data source.
+        trained_against: Names of the networks that the runs were trained against.
+
+    Raises:
+        VitrailError: If they were trained against all networks of this package.
+
+    Example:
+        >>> choose_ruler("mnist", ["vitrail-fashion"]), choose_ruler("mnist", ["vitrail-cifar"])
+        ('vitrail-cifar', 'vitrail-fashion')
     """
     against = set(trained_against)
     usual = [name for name in OWN if name != choose_features(data_name)]
     for name in (*usual, *OWN):
         if name not in against:
             return name
-    raise VitrailError(f"this model was trained against all networks of ours ({', '.join(OWN)}); measure it by fid")
+    raise VitrailError(f"the model was trained against all networks of this package ({', '.join(OWN)}); use fid")
 
 
 @torch.no_grad()
-def features_of(extractor: Extractor, pictures: Images) -> FeatureSet:
-    """Features of real pictures, computed once for this network and content, then read from the cache."""
+def features_of(extractor: Extractor, images: Images) -> FeatureSet:
+    """Return the features of real images, computed once per network and content, then read from the cache."""
 
     def compute() -> State:
         found = FeatureSet.empty(extractor.dim)
-        for pixels, labels in shuffled(pictures):
+        for pixels, labels in shuffled(images):
             found.update(extractor.rows(to_float(pixels)), labels)
         g = found.gaussian
         labels = torch.cat(found.labels) if found.labels else None
         return {"n": g.n, "total": g.total, "outer": g.outer, "rows": found.kept, "labels": labels}
 
-    tree = remember("features", f"{extractor.digest} {extractor.dim} {KEEP} {pictures.digest()}", compute)
+    tree = remember("features", f"{extractor.digest} {extractor.dim} {KEEP} {images.digest()}", compute)
     gaussian = Gaussian(tree["n"], tree["total"], tree["outer"])
     return FeatureSet(gaussian, [tree["rows"]], [] if tree["labels"] is None else [tree["labels"]])
 
 
-def shuffled(pictures: Images) -> Iterable[tuple[NDArray[np.uint8], Tensor | None]]:
-    """Batches in a fixed random order, so that the first are a fair sample of all."""
-    order = Rng((0,)).child("fair sample").numpy().permutation(len(pictures))
+def shuffled(images: Images) -> Iterable[tuple[NDArray[np.uint8], Tensor | None]]:
+    """Yield batches in a fixed random order, so that the first are a random sample of all."""
+    order = Rng((0,)).child("fair sample").numpy().permutation(len(images))
     for at in range(0, len(order), BATCH):
         pick = order[at : at + BATCH]
-        yield pictures.pixels[pick], None if pictures.labels is None else torch.from_numpy(pictures.labels[pick])
+        yield images.pixels[pick], None if images.labels is None else torch.from_numpy(images.labels[pick])

@@ -10,18 +10,24 @@ from torch import Tensor
 from vitrail.metrics.measure import GROUPS
 
 BIASED = "biased upwards"
-FEW = 10  # a Fréchet distance on fewer than this many samples for each dimension is marked
+FEW = 10  # samples per dimension below which a Fréchet distance is marked
 
 
 @dataclass
 class Gaussian:
-    """Mean and covariance of feature vectors, added up batch by batch in double precision.
+    """Mean and covariance of feature vectors, accumulated over batches in double precision.
 
-    >>> g = Gaussian.empty(2)
-    >>> g.update(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
-    >>> g.update(torch.tensor([[1.0, 3.0]]))
-    >>> g.mean.tolist(), g.covariance.tolist()
-    ([1.0, 1.0], [[1.0, 0.0], [0.0, 3.0]])
+    Args:
+        n: Number of vectors.
+        total: Their sum.
+        outer: The sum of their outer products.
+
+    Example:
+        >>> g = Gaussian.empty(2)
+        >>> g.update(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+        >>> g.update(torch.tensor([[1.0, 3.0]]))
+        >>> g.mean.tolist(), g.covariance.tolist()
+        ([1.0, 1.0], [[1.0, 0.0], [0.0, 3.0]])
     """
 
     n: int
@@ -30,18 +36,18 @@ class Gaussian:
 
     @staticmethod
     def empty(dim: int) -> Gaussian:
-        """No vectors yet."""
+        """Return the Gaussian of no vectors."""
         return Gaussian(0, torch.zeros(dim, dtype=torch.float64), torch.zeros(dim, dim, dtype=torch.float64))
 
     @staticmethod
     def of(features: Tensor) -> Gaussian:
-        """All rows at once."""
+        """Return the Gaussian of all rows."""
         g = Gaussian.empty(features.shape[1])
         g.update(features)
         return g
 
     def update(self, features: Tensor) -> None:
-        """Take in a batch, one row a picture."""
+        """Add a batch, one row per image."""
         f = features.double()
         self.n += len(f)
         self.total += f.sum(0)
@@ -59,10 +65,15 @@ class Gaussian:
 
 
 def frechet(a: Gaussian, b: Gaussian) -> float:
-    """|μ_a - μ_b|² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½).
+    """Return the Fréchet distance |μ_a - μ_b|² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½).
 
-    The last trace is that of (Σ_a^½ Σ_b Σ_a^½)^½, which is symmetric: its eigenvalues are real, and found faster than
-    those of Σ_a Σ_b.
+    The last trace is that of (Σ_a^½ Σ_b Σ_a^½)^½, which is symmetric: its eigenvalues are real, and faster to compute
+    than those of Σ_a Σ_b.
+
+    Example:
+        >>> a, b = (Gaussian.of(torch.tensor([[0.0], [2.0]]) + shift) for shift in (0, 3))
+        >>> round(frechet(a, b), 6)
+        9.0
     """
     sigma_b, root = b.covariance, _root(a.covariance)
     cross = torch.linalg.eigvalsh(root @ sigma_b @ root).clamp(min=0).sqrt().sum()
@@ -76,47 +87,49 @@ def _root(sigma: Tensor) -> Tensor:
 
 
 def frechet_without(rows: Tensor, other: Gaussian) -> list[float]:
-    """The distance of a set to another without each of its GROUPS.
+    """Return the distances of a set to another without each of its GROUPS.
 
-    The other's root R is taken once. The eigenvalues of R Σ R are those of the centred rows times R, multiplied with
-    themselves: of whichever of the two products is smaller.
+    The other's root R is computed once. The eigenvalues of R Σ R are those of XᵀX, where X are the centred rows times
+    R, or of XXᵀ if that is smaller.
     """
     rows, root, sigma = rows.double(), _root(other.covariance), other.covariance.trace()
     turned, group, found = rows @ root, torch.arange(len(rows)) % GROUPS, []
     gram = turned @ turned.T if len(rows) < rows.shape[1] else None
     for i in range(GROUPS):
-        kept = group != i
-        n, mean = int(kept.sum()), rows[kept].mean(0)
+        rest = group != i
+        n, mean = int(rest.sum()), rows[rest].mean(0)
         if gram is not None:
-            part = gram[kept][:, kept]
+            part = gram[rest][:, rest]
             part = part - part.mean(0) - part.mean(1, keepdim=True) + part.mean()
         else:
-            centred = turned[kept] - turned[kept].mean(0)
+            centred = turned[rest] - turned[rest].mean(0)
             part = centred.T @ centred
         cross = torch.linalg.eigvalsh(part / (n - 1)).clamp(min=0).sqrt().sum()
-        spread = (rows[kept] - mean).square().sum() / (n - 1)
+        spread = (rows[rest] - mean).square().sum() / (n - 1)
         found.append(float((mean - other.mean).square().sum() + spread + sigma - 2 * cross))
     return found
 
 
 def few_samples(dim: int, n_real: int, n_fake: int) -> str:
-    """A mark for a Fréchet distance that rests on too few samples for its dimension.
+    """Return a note on a Fréchet distance of too few samples for its dimension, or an empty string.
 
-    >>> few_samples(2048, 10_000, 2_000)
-    'biased upwards: 2,000 samples for 2,048 dimensions; compare only with figures at the same counts'
-    >>> few_samples(384, 8_000, 5_000)
-    ''
+    Example:
+        >>> few_samples(2048, 10_000, 2_000)
+        'biased upwards: 2,000 samples for 2,048 dimensions; compare only with values at the same counts'
+        >>> few_samples(384, 8_000, 5_000)
+        ''
     """
     n = min(n_real, n_fake)
     if n >= FEW * dim:
         return ""
-    return f"{BIASED}: {n:,} samples for {dim:,} dimensions; compare only with figures at the same counts"
+    return f"{BIASED}: {n:,} samples for {dim:,} dimensions; compare only with values at the same counts"
 
 
 def kernel_distance(real: Tensor, fake: Tensor) -> tuple[float, list[list[float]]]:
-    """KID: the unbiased squared MMD under the kernel (x·y/d + 1)³ over all pairs; then without each group of either.
+    """Return KID, the unbiased squared MMD under the kernel (x·y/d + 1)³ over all pairs, for equally large sets.
 
-    Both sets have as many rows.
+    Returns:
+        The distance, and the distances without each group of the real set and of the generated set.
     """
     from torchmetrics.image.kid import maximum_mean_discrepancy, poly_kernel
 
@@ -137,5 +150,5 @@ def kernel_distance(real: Tensor, fake: Tensor) -> tuple[float, list[list[float]
 
 
 def _no_pair(kernel: Tensor) -> Tensor:
-    """Without the pairs of a picture with itself."""
+    """Remove the pairs of an image with itself."""
     return kernel - torch.diag(kernel.diagonal())

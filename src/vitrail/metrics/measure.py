@@ -1,6 +1,6 @@
-"""A number with all it takes to read it: interval, sample counts, what it was measured with.
+"""A measured value with its interval, sample counts and feature network.
 
-Intervals are of 95% and say how far a figure might lie elsewhere with other pictures, real and generated.
+Intervals are 95% intervals over the choice of images, real and generated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,19 @@ Bounded = tuple[float, float, float]  # a value and its bounds
 
 @dataclass(frozen=True)
 class Measure:
-    """One result with its 95% interval from `low` to `high`."""
+    """One result of a metric.
+
+    Args:
+        name: Name of the measure.
+        value: Its value.
+        low: Lower end of its 95% interval; NaN: no interval.
+        high: Upper end of its 95% interval; NaN: no interval.
+        n_real: Number of real images.
+        n_fake: Number of generated images.
+        better: Which direction is better; empty: neither.
+        extractor: What it was measured with, such as the feature network.
+        note: What a reader must know about the value.
+    """
 
     name: str
     value: float
@@ -37,24 +49,31 @@ class Measure:
 
 
 def with_note(measures: Sequence[Measure], note: str) -> list[Measure]:
-    """Return the measures, each with this note first; an empty note changes nothing."""
+    """Return the measures with this note in front of their own; an empty note changes nothing."""
     return [replace(m, note="; ".join(filter(None, (note, m.note)))) for m in measures]
 
 
 def share(hits: Values) -> Bounded:
-    """The share of ones and Wilson's interval, which does not shrink to nothing where all are ones.
+    """Return the share of ones and its Wilson interval, which has a positive width even if all are ones.
 
-    >>> [round(v, 3) for v in share(np.ones(10))]
-    [1.0, 0.722, 1.0]
+    Example:
+        >>> [round(v, 3) for v in share(np.ones(10))]
+        [1.0, 0.722, 1.0]
     """
     n, p = len(hits), float(hits.mean())
     middle = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
     half = Z / (1 + Z**2 / n) * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
-    return p, max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half))  # rounding must not part them
+    return p, max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half))  # rounding must not exclude p
 
 
 def bootstrap(values: Sequence[Values], rng: np.random.Generator, of: Callable[..., Any] = lambda a: a) -> Bounded:
-    """A function of the means of one or more sets, and its percentile bootstrap over the pictures of each."""
+    """Return a function of the means of one or more sets and its percentile bootstrap interval.
+
+    Args:
+        values: One value per image of each set; images are resampled within each set.
+        rng: Source of the random numbers.
+        of: Function of the means.
+    """
     drawn = np.empty((len(values), REPLICATES))
     for row, v in zip(drawn, values, strict=True):
         for b in range(REPLICATES):
@@ -66,10 +85,16 @@ def bootstrap(values: Sequence[Values], rng: np.random.Generator, of: Callable[.
 def jackknife(
     value: float, without: Sequence[Sequence[float]], kept: Sequence[float], within: tuple[float, float]
 ) -> Bounded:
-    """A value of two sets, its interval from what it is without each of the groups of either set.
+    """Return a value of two sets and its jackknife interval.
 
-    `kept` is the share of each set that was divided into groups. Resampling with replacement is no way here: doubles
-    are their own nearest neighbours, and make covariances poorer.
+    Resampling with replacement does not work here: duplicates are nearest neighbours of each other and reduce the rank
+    of covariances.
+
+    Args:
+        value: The value of the whole sets.
+        without: The values without each of the groups, for each set.
+        kept: The share of each set that was divided into groups.
+        within: Limits of the interval.
     """
     variance = 0.0
     for values, share_kept in zip(without, kept, strict=True):

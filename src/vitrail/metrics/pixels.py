@@ -1,4 +1,4 @@
-"""Pictures compared pixel by pixel, in pairs: SSIM (Wang et al. 2004) and normalised mean square error."""
+"""Comparison of pairs of images pixel by pixel: SSIM (Wang et al. 2004) and normalised mean square error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitrail.utils.rng import Rng
 
 
 def ssim(a: Tensor, b: Tensor) -> Tensor:
-    """Structural similarity of each pair of pictures in [-1, 1], edges mirrored: 1 for equal ones."""
+    """Return the structural similarity of each pair of images in [-1, 1], with mirrored edges: 1 for equal images."""
     from torchmetrics.functional.image import structural_similarity_index_measure
 
     _same_shape(a, b)
@@ -25,13 +25,14 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
 
 
 def nmse(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """|a - b|² and |b|² of each pair of pictures in [-1, 1], taken as brightness in [0, 1].
+    """Return |a - b|² and |b|² of each pair of images in [-1, 1], scaled to [0, 1].
 
-    The NMSE of two sets is the sum of the first over that of the second: a black reference must not decide it alone.
+    The NMSE of two sets is the sum of the first over that of the second, so that a black reference does not dominate.
 
-    >>> b = torch.tensor([[[[1.0, -1.0]]]])
-    >>> nmse(-b, b)
-    (tensor([2.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
+    Example:
+        >>> b = torch.tensor([[[[1.0, -1.0]]]])
+        >>> nmse(-b, b)
+        (tensor([2.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
     """
     _same_shape(a, b)
     a, b = ((x.double() + 1) / 2 for x in (a, b))
@@ -41,12 +42,12 @@ def nmse(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def _same_shape(a: Tensor, b: Tensor) -> None:
     if a.shape != b.shape:
         raise VitrailError(
-            f"pictures {tuple(a.shape)} and {tuple(b.shape)} cannot be paired; give as many, of the same size"
+            f"images {tuple(a.shape)} and {tuple(b.shape)} cannot be paired; expected equal numbers of the same size"
         )
 
 
 class Pairs:
-    """SSIM and NMSE of generated pictures, each paired with a held-out real one of its class."""
+    """SSIM and NMSE of generated images, each paired with a test image of its class."""
 
     def __init__(self, real: Images, classes: int) -> None:
         self.real, self.draw = real, Rng((0,)).child("pairs").numpy()
@@ -54,20 +55,20 @@ class Pairs:
         self.of_class = [np.flatnonzero(labels == c) for c in range(max(classes, 1))]
         self.found = Compared()
 
-    def update(self, pictures: Tensor, labels: Tensor | None) -> None:
-        """Take in generated pictures in [-1, 1]."""
-        asked = torch.zeros(len(pictures), dtype=torch.int64) if labels is None else labels
-        there = torch.tensor([len(self.of_class[c]) > 0 for c in asked.tolist()])
+    def update(self, images: Tensor, labels: Tensor | None) -> None:
+        """Add generated images in [-1, 1]."""
+        classes = torch.zeros(len(images), dtype=torch.int64) if labels is None else labels
+        there = torch.tensor([len(self.of_class[c]) > 0 for c in classes.tolist()])
         if there.any():
-            pick = np.array([self.draw.choice(self.of_class[c]) for c in asked[there].tolist()])
-            self.found.add(pictures[there], to_float(self.real.pixels[pick]))
+            pick = np.array([self.draw.choice(self.of_class[c]) for c in classes[there].tolist()])
+            self.found.add(images[there], to_float(self.real.pixels[pick]))
 
     def compute(self) -> list[Measure]:
-        """Both over all pairs; beside each, what two different real pictures of a class give."""
+        """Return both over all pairs; the notes have the values of pairs of different real images of one class."""
         rng = Rng((0,)).child("bootstrap", "pairs").numpy()
         counts, two = (len(self.real), len(self.found)), self._real_pairs()
-        beside = [v for v, _, _ in two.bounded(rng)] if len(two) else [math.nan, math.nan]
-        first, second = (f"pairs of one class; two real pictures: {v:.3f}" for v in beside)
+        reference = [v for v, _, _ in two.bounded(rng)] if len(two) else [math.nan, math.nan]
+        first, second = (f"pairs of one class; pairs of real images: {v:.3f}" for v in reference)
         ssim_, nmse_ = self.found.bounded(rng)
         return [
             Measure("ssim", *ssim_, *counts, "higher", "pixels", first),
@@ -88,7 +89,7 @@ class Pairs:
 
 
 class Compared:
-    """Pairs of pictures compared so far."""
+    """Values of the pairs of images compared so far."""
 
     def __init__(self) -> None:
         self.ssim: list[Tensor] = []
@@ -99,13 +100,13 @@ class Compared:
         return sum(map(len, self.ssim))
 
     def add(self, a: Tensor, b: Tensor) -> None:
-        """Compare pictures in [-1, 1]; b are the references."""
+        """Compare images in [-1, 1]; b are the references."""
         error, energy = nmse(a, b)
         self.ssim.append(ssim(a, b))
         self.error.append(error)
         self.energy.append(energy)
 
     def bounded(self, rng: np.random.Generator) -> tuple[Bounded, Bounded]:
-        """SSIM and NMSE over all pairs, with their intervals."""
+        """Return SSIM and NMSE over all pairs, with their intervals."""
         s, error, energy = (torch.cat(part).numpy() for part in (self.ssim, self.error, self.energy))
         return bootstrap([s], rng), bootstrap([error / max(energy.mean(), 1e-12)], rng)

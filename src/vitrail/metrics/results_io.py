@@ -1,8 +1,9 @@
-"""Evaluations as files: what was measured of which model, how, against what."""
+"""Files of evaluations: the measures of each model, how they were computed, and on which images."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,15 @@ from vitrail.wire.message import digest
 
 @dataclass(frozen=True)
 class Column:
-    """The measures of one generator: what it is, its file and that file's digest, how it was measured."""
+    """The measures of one model.
+
+    Args:
+        name: The model, such as "stored model".
+        file: Name of its file.
+        digest: Hash of the file's content.
+        asked: Options of the evaluation.
+        measures: The results.
+    """
 
     name: str
     file: str
@@ -28,15 +37,15 @@ class Column:
 
 
 def file_digest(path: Path) -> str:
-    """A name for a file's content."""
+    """Return the hash of a file's content."""
     return digest(path.read_bytes()).hex()
 
 
 def write(path: Path, data: Dataset, columns: Sequence[Column]) -> None:
-    """Keep an evaluation; what an earlier one found of the same models on the same pictures stays beside it."""
+    """Write an evaluation; measures of an earlier one of the same models on the same images are kept."""
     _, test = split_validation(data.test)
     about = {"data": data.name, "real": f"{len(test):,} test images", "content": test.digest()}
-    new: list[dict[str, Any]] = [asdict(c) for c in columns]
+    new: list[dict[str, Any]] = [{**asdict(c), "measures": [_plain(m) for m in c.measures]} for c in columns]
     others: list[dict[str, Any]] = []
     earlier = _load(path)
     if earlier.get("content") == about["content"]:
@@ -52,23 +61,33 @@ def write(path: Path, data: Dataset, columns: Sequence[Column]) -> None:
 
 
 def read(path: Path, model: Path, asked: dict[str, Any]) -> list[Measure] | None:
-    """The measures that a file holds of this model, measured just so by this version; or None."""
+    """Return the measures of this model in a file, if computed with these options by this version; or None."""
     tree = _load(path)
     for column in tree.get("columns", []):
         if (column["digest"], column["asked"], tree["vitrail"]) == (file_digest(model), asked, __version__):
-            return [Measure(**m) for m in column["measures"]]
+            return [_measure(m) for m in column["measures"]]
     return None
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """A file of ours, or nothing."""
+    """Read an evaluation; empty if the file is missing or damaged."""
     try:
         tree = json.loads(path.read_text())
         for c in tree["columns"]:
-            _ = (c["name"], c["file"], c["digest"], c["asked"], [Measure(**m) for m in c["measures"]])
+            _ = (c["name"], c["file"], c["digest"], c["asked"], [_measure(m) for m in c["measures"]])
         return dict(tree) if "content" in tree and "vitrail" in tree else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def _plain(m: Measure) -> dict[str, Any]:
+    """Return a measure as JSON can represent it: a missing interval is null."""
+    return {k: None if k in ("low", "high") and math.isnan(v) else v for k, v in asdict(m).items()}
+
+
+def _measure(m: dict[str, Any]) -> Measure:
+    fields: dict[str, Any] = {k: math.nan if k in ("low", "high") and v is None else v for k, v in m.items()}
+    return Measure(**fields)
 
 
 def _unchanged(path: Path, before: str) -> bool:

@@ -1,4 +1,4 @@
-"""A run watched on its way: a cheap distance with our own network, and accuracy, always on the same pictures."""
+"""Metrics during training: a cheap distance by a network of this package, and accuracy, on validation images."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from vitrail.models.model_file import Classifier, Generator
 from vitrail.utils.errors import VitrailError
 
 SAMPLES = 500
-FEWEST = 10  # held-out pictures below which nothing can be measured
+MIN_IMAGES = 10  # validation images below which nothing is measured
 
 
 class RoundMetrics:
-    """Validation pictures, which are held out from clients and from `vitrail evaluate` alike.
+    """Metrics on validation images, which neither clients nor `vitrail evaluate` use.
 
-    What it says ranks the rounds of a run and is no result: few samples bias the distance upwards, for all alike.
+    They rank the rounds of a run and are not results: few samples bias the distance upwards, equally for all rounds.
+
+    Args:
+        data: The data of the run.
+        trained_against: Feature networks that the run trains against.
     """
 
     def __init__(self, data: Dataset, trained_against: Iterable[str]) -> None:
@@ -31,13 +35,13 @@ class RoundMetrics:
 
     @cached_property
     def target(self) -> tuple[Extractor, Gaussian]:
-        """The network that measures, and the real pictures' features."""
+        """The network that measures, and the real images' features."""
         extractor = own(self.ruler)
         return extractor, features_of(extractor, self.real).gaussian
 
     @torch.no_grad()
     def distance(self, generator: Generator) -> float | None:
-        """Fréchet distance of a generator to real pictures; None where it makes no numbers."""
+        """Return the Fréchet distance of a generator to real images; None if its pixels are not finite."""
         extractor, target = self.target
         classes = len(generator.classes)
         truth = self.real.labels if classes > 1 else None
@@ -51,10 +55,10 @@ class RoundMetrics:
         return frechet(target, fake)
 
     def accuracy(self, classifier: Classifier) -> float:
-        """The share of real pictures that a classifier names rightly."""
+        """Return the share of real images that a classifier predicts correctly."""
         return float(confidence(classifier.net, self.real)[0].mean())
 
 
 def round_metrics_for(data: Dataset, trained_against: Iterable[str]) -> RoundMetrics | None:
-    """A gauge, where enough pictures are held out."""
-    return RoundMetrics(data, trained_against) if len(split_validation(data.test)[0]) >= FEWEST else None
+    """Return round metrics, or None if there are too few validation images."""
+    return RoundMetrics(data, trained_against) if len(split_validation(data.test)[0]) >= MIN_IMAGES else None

@@ -1,4 +1,4 @@
-"""Pictures that were made elsewhere, measured as a generator's would be."""
+"""Evaluation of given images instead of a generator's."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ KINDS = ("npz:", "folder:", "hf:")
 
 @dataclass(frozen=True)
 class Samples:
-    """Given pictures in place of a generator's; their labels are their own."""
+    """Given images instead of a generator's, with their own labels."""
 
-    pictures: Images
+    images: Images
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
     about: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(data: Dataset) -> Samples:
-        """All pictures of a data set."""
+        """Return all images of a data set."""
         pixels = np.concatenate([data.train.pixels, data.test.pixels])
         own = [part.labels for part in (data.train, data.test) if part.labels is not None]
         labels = np.concatenate(own) if len(own) == 2 else None
         return Samples(Images(pixels, labels), data.shape, data.classes if labels is not None else ())
 
     def batches(self, n: int, label: Any = None, seed: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:  # noqa: ARG002
-        """n of the pictures in [0, 1], at random."""
-        order = Rng((seed,)).child("samples").numpy().permutation(len(self.pictures))[:n]
+        """Yield n of the images in [0, 1], at random."""
+        order = Rng((seed,)).child("samples").numpy().permutation(len(self.images))[:n]
         for at in range(0, len(order), 256):
-            some = self.pictures.take(order[at : at + 256])
+            some = self.images.take(order[at : at + 256])
             yield (
                 torch.from_numpy(some.pixels).float() / 255,
                 None if some.labels is None else torch.from_numpy(some.labels),
@@ -50,14 +50,22 @@ class Samples:
 def evaluate_samples(
     spec: str, data: str, *, n: int = 5000, families: Iterable[str] | None = None, **more: Any
 ) -> tuple[Dataset, list[Column]]:
-    """Measure the pictures that `npz:FILE`, `folder:PATH` or `hf:NAME` names against held-out pictures of the data.
+    """Measure given images against test images of the data.
 
-    They are made as large as the data is. What they were trained against is not known.
+    Args:
+        spec: `npz:FILE`, `folder:PATH` or `hf:NAME`; images are resized to the size of the data.
+        data: The data source of the real images.
+        n: Largest number of given images.
+        families: Names of METRICS; by default as in `evaluate`.
+        **more: Other options of `evaluate`.
+
+    Returns:
+        The data and one column of measures. It is not known which network the images were trained against.
     """
     real = load_data(data)
     samples = Samples.of(load_data(spec, size=real.shape[1]))
     chosen = None if families is None else list(families)
-    measures = evaluate(samples, real, min(n, len(samples.pictures)), chosen, **more)
-    name = f"{len(samples.pictures):,} given pictures (what they were trained against is not known)"
+    measures = evaluate(samples, real, min(n, len(samples.images)), chosen, **more)
+    name = f"{len(samples.images):,} given images (feature network of their training unknown)"
     asked = {"n": n, "families": chosen}
-    return real, [Column(name, spec.partition(":")[2], samples.pictures.digest(), asked, measures)]
+    return real, [Column(name, spec.partition(":")[2], samples.images.digest(), asked, measures)]

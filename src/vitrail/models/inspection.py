@@ -16,9 +16,9 @@ from rich.table import Table
 from vitrail.models.generator import Generator
 from vitrail.models.kinds import MODEL_KINDS
 from vitrail.models.model_file import MODEL, load_any
-from vitrail.report.quantities import size
 from vitrail.utils import state as store
 from vitrail.utils.errors import Malformed, printable
+from vitrail.utils.quantities import size
 
 LABELS = {
     "vitrail": "vitrail version",

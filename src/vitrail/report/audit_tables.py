@@ -8,8 +8,8 @@ from typing import Any
 
 from vitrail.report.audit import Audit
 from vitrail.report.charts import Axis, Chart, Line, draw
-from vitrail.report.quantities import number
 from vitrail.report.table import Table
+from vitrail.utils.quantities import number
 
 
 def audit_tables(audit: Audit) -> list[Table]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import log10
 from typing import Any, Literal
 
-from vitrail.report.quantities import number, size
 from vitrail.report.rounds import thinned
+from vitrail.utils.quantities import number, size
 
 COLORS = 7  # --c1 to --c7 in page.css
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))

@@ -8,10 +8,10 @@ from vitrail.experiment.settings import FREE
 from vitrail.report.evaluation import key
 from vitrail.report.facts import Facts
 from vitrail.report.intervals import with_interval
-from vitrail.report.quantities import duration, number, size
 from vitrail.report.rounds import FD, FD_NOTE, best, series
 from vitrail.report.table import Table
 from vitrail.report.traffic import traffic
+from vitrail.utils.quantities import duration, number, size
 
 _IGNORED = {"method", "rounds"} | set(FREE) - {"init_from"}  # have their own columns, or do not change results
 

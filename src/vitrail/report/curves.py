@@ -8,11 +8,11 @@ from itertools import accumulate
 
 from vitrail.report.charts import Axis, Chart, Line, draw
 from vitrail.report.facts import Facts, shared_metrics
-from vitrail.report.quantities import number
 from vitrail.report.rounds import FD, Round, best, series, thinned
 from vitrail.report.table import Table
 from vitrail.report.tables import MAX_ROWS
 from vitrail.report.traffic import cumulative_bytes, cumulative_seconds, traffic
+from vitrail.utils.quantities import number
 
 _ROUND = Axis("round", "round", log=False)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from vitrail.metrics.measure import Measure
 from vitrail.report.intervals import interval
-from vitrail.report.quantities import number
 from vitrail.report.table import Table
+from vitrail.utils.quantities import number
 
 
 @dataclass(frozen=True)

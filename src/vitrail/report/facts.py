@@ -15,10 +15,10 @@ from vitrail.report.evaluation import Evaluation, read_evaluation
 from vitrail.report.header import read_about
 from vitrail.report.images import Grid, PersonalGrid, ReportImage, read_grids, read_image, read_personal_grids
 from vitrail.report.ledger import ledger_table
-from vitrail.report.quantities import plural
 from vitrail.report.rounds import Round, metric_names, read_rounds
 from vitrail.report.table import Table
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.quantities import plural
 from vitrail.utils.renamed import current_settings
 
 _VERSION = re.compile(r"#.*?vitrail (\S+?);")

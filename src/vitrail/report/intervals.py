@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from vitrail.metrics.measure import Measure
-from vitrail.report.quantities import number
+from vitrail.utils.quantities import number
 
 
 def interval(m: Measure) -> str:

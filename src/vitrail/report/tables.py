@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from vitrail.report.quantities import number, plural, size
 from vitrail.report.rounds import Round, metric_names, thinned
 from vitrail.report.table import Table
+from vitrail.utils.quantities import number, plural, size
 
 MAX_ROWS = 40  # of a table of rounds
 _MAX_CLIENTS = 12  # up to this number, all clients have a row

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.report.facts import Facts
-from vitrail.report.quantities import duration, number, plural, size
 from vitrail.report.rounds import FD, best, series
 from vitrail.report.traffic import traffic
+from vitrail.utils.quantities import duration, number, plural, size
 
 
 @dataclass(frozen=True)

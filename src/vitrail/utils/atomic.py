@@ -89,7 +89,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def file_lock(lock: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes and threads; wait until it is free.
+    """Acquire an exclusive lock between processes and threads for the block; wait until it is free.
 
     The operating system releases the lock when the process ends, even after a kill.
 

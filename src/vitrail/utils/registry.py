@@ -20,6 +20,7 @@ T = TypeVar("T")
 PLUGINS = "VITRAIL_PLUGINS"  # environment variable: modules to import, separated by commas
 REGISTRIES: dict[str, Registry[Any]] = {}  # every registry by its entry point group
 _imported: set[str] = set()
+_pending: dict[str, list[tuple[str, Any, str]]] = {}  # entries of another process whose registry is not imported yet
 
 
 class Registry(Generic[T]):
@@ -51,6 +52,8 @@ class Registry(Generic[T]):
         self._plugins: dict[str, str] | None = None  # name -> "module:attribute"
         if group != "vitrail.doctest":
             REGISTRIES[group] = self
+            for entry in _pending.pop(group, []):
+                self.add(*entry)
 
     def register(self, name: str, summary: str = "") -> Callable[[T], T]:
         """Return a decorator that adds an entry under a name.
@@ -179,10 +182,12 @@ def added_entries() -> list[tuple[str, str, Any, str]]:
 
 
 def restore_entries(entries: Iterable[tuple[str, str, Any, str]]) -> None:
-    """Add entries of another process."""
+    """Add entries of another process, now or when their registry is imported."""
     for group, name, entry, summary in entries:
         if group in REGISTRIES:
             REGISTRIES[group].add(name, entry, summary)
+        else:
+            _pending.setdefault(group, []).append((name, entry, summary))
 
 
 def is_importable(entry: object) -> bool:

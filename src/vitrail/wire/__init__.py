@@ -1,0 +1,1 @@
+"""Messages between server and clients: their format, and codecs for arrays."""

@@ -1,7 +1,7 @@
-"""How an array becomes bytes, and how bytes that cannot be trusted become an array again.
+"""Codecs between arrays and bytes. Bytes are not trusted.
 
-A codec is named in the message, so decoding needs nothing but the bytes. `decode` accepts exactly what `encode` can
-produce and raises `Malformed` for everything else: a wrong length, a value out of range, a number that is not one.
+A message has the name of each codec. `decode` accepts exactly the output of `encode` and raises `Malformed` for all
+other bytes: a wrong length, a value out of range, NaN or infinity.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Codec:
-    """A named pair of functions between an array and bytes."""
+    """A named pair of functions between an array and bytes.
+
+    Args:
+        name: Name in messages.
+        encode: Function from an array to bytes; raises VitrailError for values that do not fit.
+        decode: Function from bytes and a shape to an array; raises Malformed for invalid bytes.
+    """
 
     name: str
     encode: Callable[[Array], bytes]
@@ -31,11 +37,11 @@ class Codec:
 
 def _fits(payload: bytes, expected: int, name: str, shape: Shape) -> None:
     if len(payload) != expected:
-        raise Malformed(f"{name} of shape {shape} takes {expected} bytes, these are {len(payload)}")
+        raise Malformed(f"{name} of shape {shape} has {expected} bytes, got {len(payload)}")
 
 
 def _number(name: str, dtype: str) -> Codec:
-    """A plain little-endian array; floats must be finite."""
+    """Make a codec for plain little-endian arrays; floats must be finite."""
     wire = np.dtype(dtype)
 
     def encode(a: Array) -> bytes:
@@ -58,7 +64,7 @@ def _number(name: str, dtype: str) -> Codec:
 
 
 def _packed(width: int) -> Codec:
-    """Unsigned integers of `width` bits each, most significant bit first, without gaps; 1 is a mask."""
+    """Make a codec for unsigned integers of `width` bits, most significant bit first, without gaps; 1 is for masks."""
     name = f"u{width}"
 
     def encode(a: Array) -> bytes:
@@ -101,10 +107,11 @@ BY_NAME = {codec.name: codec for codec in CODECS}
 
 
 def bits_for(largest: int) -> str:
-    """The narrowest packed codec that holds 0..largest.
+    """Return the name of the narrowest packed codec for integers from 0 to `largest`.
 
-    >>> bits_for(1), bits_for(10), bits_for(255)
-    ('u1', 'u4', 'u8')
+    Example:
+        >>> bits_for(1), bits_for(10), bits_for(255)
+        ('u1', 'u4', 'u8')
     """
     width = max(1, int(largest).bit_length())
     if width > 16:

@@ -1,9 +1,8 @@
-"""Float32 vectors that move steadily, each near where the two before it point: in fewer bytes, without loss.
+"""Lossless compression of sequences of float32 vectors that change smoothly.
 
-A vector x_k is predicted as x_(k-1) + c (x_(k-1) - x_(k-2)), with c in the message; single operations on single floats,
-so that both sides predict the same to the last bit. Floats as whole numbers in their own order lie close together
-when they are close; of the difference to what was predicted, the number of bits is entropy-coded under the predicted
-exponent, and the bits below the first follow as they are.
+A vector x_k is predicted as x_(k-1) + c (x_(k-1) - x_(k-2)), with c in the message, by single float32 operations, so
+that both sides compute the same bits. Floats are mapped to integers of the same order. Of the difference to the
+prediction, the bit length is range-coded given the predicted exponent; the bits below the first follow uncoded.
 """
 
 from __future__ import annotations
@@ -17,16 +16,21 @@ from vitrail.wire import entropy
 Floats = NDArray[np.float32]
 Words = NDArray[np.uint32]
 _TOP, _ONE = np.uint32(1 << 31), np.uint32(1)
-_UNIT = 64  # c in sixty-fourths, a byte
+_UNIT = 64  # c is one byte, in units of 1/64
 _LENGTHS = 33  # a difference has 0 to 32 bits
 
 
 def encode(rows: Floats, before: Floats | None = None) -> bytes:
-    """Rows in their order; `before` are rows that the reader has already, of which two at most count.
+    """Encode vectors.
 
-    >>> rows = np.float32([[1.0, -2.0], [1.001, -2.001], [1.002, -2.002]])
-    >>> bool((decode(encode(rows), rows.shape) == rows).all())
-    True
+    Args:
+        rows: One vector per row, finite.
+        before: Vectors that the receiver already has; the last two are used for the prediction.
+
+    Example:
+        >>> rows = np.float32([[1.0, -2.0], [1.001, -2.001], [1.002, -2.002]])
+        >>> bool((decode(encode(rows), rows.shape) == rows).all())
+        True
     """
     history = _history(before, rows.shape[1])
     out = []
@@ -43,14 +47,23 @@ def encode(rows: Floats, before: Floats | None = None) -> bytes:
 
 
 def decode(data: bytes, shape: tuple[int, int], before: Floats | None = None) -> Floats:
-    """The rows again, to the last bit; anything but what `encode` makes is refused."""
+    """Decode vectors; the result equals the encoded rows bit by bit.
+
+    Args:
+        data: The output of `encode`.
+        shape: Number of vectors and their size.
+        before: The vectors that the sender used.
+
+    Raises:
+        Malformed: If the bytes are not an output of `encode`.
+    """
     history, at = _history(before, shape[1]), 0
     out = np.empty(shape, np.float32)
     for k in range(shape[0]):
         c, size = int.from_bytes(data[at : at + 1]), int.from_bytes(data[at + 1 : at + 5], "little")
         at += 5
         if at + size > len(data):
-            raise Malformed(f"changes of {shape[0]} vectors break off in number {k + 1}")
+            raise Malformed(f"deltas of {shape[0]} vectors end within vector {k + 1}")
         predicted = _predict(history, c)
         coded = np.frombuffer(data, np.uint8, size, at)
         lengths = entropy.decode(coded, _exponent(predicted), _LENGTHS)
@@ -60,18 +73,18 @@ def decode(data: bytes, shape: tuple[int, int], before: Floats | None = None) ->
             raise Malformed(f"{np.count_nonzero(~np.isfinite(out[k]))} of {shape[1]} numbers are NaN or infinite")
         history = [history[1], out[k]]
     if at != len(data):
-        raise Malformed(f"{len(data):,} bytes of changes; the last ends at {at:,}")
+        raise Malformed(f"{len(data):,} bytes of deltas; the last ends at {at:,}")
     return out
 
 
 def _history(before: Floats | None, size: int) -> list[Floats]:
-    """The two vectors before the first: where one is missing it is taken not to have moved."""
+    """Return the two vectors before the first; a missing one is assumed equal to the next, or zero."""
     rows = [] if before is None else list(before[-2:].astype(np.float32))
     return [np.zeros(size, np.float32)] * 2 if not rows else [rows[0], rows[-1]]
 
 
 def _slope(history: list[Floats], row: Floats) -> int:
-    """The c that predicts best in the mean square, in its units."""
+    """Return the c with the least squared prediction error, in its units."""
     with np.errstate(all="ignore"):
         moved, now = history[1] - history[0], row - history[1]
         c = float(np.dot(moved, now) / np.dot(moved, moved))
@@ -85,7 +98,7 @@ def _predict(history: list[Floats], c: int) -> Floats:
 
 
 def _ordered(a: Floats) -> Words:
-    """Bits of floats as whole numbers in the floats' own order."""
+    """Map floats to integers of the same order."""
     bits = a.view(np.uint32)
     return np.where(bits & _TOP, ~bits, bits | _TOP)
 
@@ -99,12 +112,12 @@ def _exponent(a: Floats) -> NDArray[np.uint32]:
 
 
 def _length(a: Words) -> NDArray[np.int64]:
-    """How many bits a whole number has; doubles hold them exactly."""
+    """Return the bit lengths of integers; doubles represent them exactly."""
     return np.frexp(a.astype(np.float64))[1].astype(np.int64)
 
 
 def _low_bits(zigzag: Words, lengths: NDArray[np.int64]) -> bytes:
-    """All bits below the first, of the shortest numbers first."""
+    """Return all bits below the first, shortest numbers first."""
     pieces = [np.empty(0, np.uint8)]
     for n in range(2, _LENGTHS):
         some = zigzag[lengths == n]
@@ -113,14 +126,14 @@ def _low_bits(zigzag: Words, lengths: NDArray[np.int64]) -> bytes:
 
 
 def _with_low_bits(lengths: NDArray[np.integer], data: bytes, at: int) -> tuple[Words, int]:
-    """The numbers of these lengths whose lower bits begin at a place, and where they end."""
+    """Read the numbers of these bit lengths, whose lower bits start at an offset; return them and the end offset."""
     count = int(np.maximum(lengths.astype(np.int64) - 1, 0).sum())
     end = at + -(-count // 8)
     if end > len(data):
-        raise Malformed(f"{count:,} bits of changes were announced, {8 * (len(data) - at):,} are there")
+        raise Malformed(f"expected {count:,} bits of deltas, got {8 * (len(data) - at):,}")
     bits = np.unpackbits(np.frombuffer(data, np.uint8, end - at, at))
     if bits[count:].any():
-        raise Malformed("the last byte has bits set beyond the last change")
+        raise Malformed("the last byte has bits set beyond the last delta")
     zigzag, done = (lengths > 0).astype(np.uint32), 0
     for n in range(2, _LENGTHS):
         here = np.flatnonzero(lengths == n)

@@ -1,9 +1,8 @@
-"""Entropy coding of small whole numbers under what both sides know of them.
+"""Range coding of small integers, conditional on information that both sides have.
 
-Every position has a level, known to both sides, such as the count of masks that had it set in the last round. The
-sender counts how often each symbol occurs at each level, sends that table, and codes the symbols with a range coder
-under it. The table makes probabilities from whole numbers, so both sides have the same to the last bit, and adapts
-them to what was sent: no model has to be guessed.
+Every position has a level that both sides know, such as the number of masks with a one there in the last round. The
+sender counts the symbols at each level, sends this table, and codes the symbols with the frequencies as probabilities.
+They are ratios of integers, so both sides have the same bits, and adapt to the data without a model.
 """
 
 from __future__ import annotations
@@ -16,17 +15,24 @@ from vitrail.wire.codecs import BY_NAME, Array, bits_for
 
 PACKED, CODED = 0, 1  # the first byte
 
-Whole = NDArray[np.integer]
+Integers = NDArray[np.integer]
 
 
 def encode(symbols: Array, levels: Array, alphabet: int, packed: bool = False) -> NDArray[np.uint8]:
-    """Code symbols from 0 to alphabet - 1; as packed bits where that is shorter, or where it is asked for.
+    """Encode symbols.
 
-    >>> symbols, levels = np.array([0, 0, 1, 1] * 500), np.array([0, 0, 1, 1] * 500)
-    >>> len(encode(symbols, levels, 2)), len(encode(symbols, np.zeros(2000, int), 2))
-    (4, 251)
-    >>> bool((decode(encode(symbols, levels, 2), levels, 2) == symbols).all())
-    True
+    Args:
+        symbols: Integers from 0 to alphabet - 1.
+        levels: The level of each symbol.
+        alphabet: Number of different symbols.
+        packed: Whether to pack bits instead; done anyway if it is shorter.
+
+    Example:
+        >>> symbols, levels = np.array([0, 0, 1, 1] * 500), np.array([0, 0, 1, 1] * 500)
+        >>> len(encode(symbols, levels, 2)), len(encode(symbols, np.zeros(2000, int), 2))
+        (4, 251)
+        >>> bool((decode(encode(symbols, levels, 2), levels, 2) == symbols).all())
+        True
     """
     import constriction
 
@@ -41,7 +47,7 @@ def encode(symbols: Array, levels: Array, alphabet: int, packed: bool = False) -
         counts = np.bincount(some, minlength=alphabet)
         for n in counts[:-1].tolist():  # the last follows from the size
             table += _number(n)
-        if len(some) > counts.max():  # else there is but one symbol, and nothing to say
+        if len(some) > counts.max():  # otherwise all symbols are equal and need no code
             coder.encode(some, _model(counts))
         at += size
     words = coder.get_compressed().astype("<u4").tobytes()
@@ -50,27 +56,41 @@ def encode(symbols: Array, levels: Array, alphabet: int, packed: bool = False) -
 
 
 def decode(payload: Array, levels: Array, alphabet: int) -> Array:
-    """The symbols again; anything but what `encode` can make of them for these levels is refused."""
+    """Decode symbols.
+
+    Args:
+        payload: The output of `encode`.
+        levels: The level of each symbol, as for the encoder.
+        alphabet: Number of different symbols.
+
+    Raises:
+        Malformed: If the payload is not an output of `encode` for these levels.
+    """
     raw = payload.tobytes()
     if not raw or raw[0] not in (PACKED, CODED):
-        raise Malformed("coded symbols begin with 0 or 1")
+        raise Malformed("coded symbols must start with the byte 0 or 1")
     if raw[0] == PACKED:
         symbols = BY_NAME[bits_for(alphabet - 1)].decode(raw[1:], levels.shape)
         if symbols.size and symbols.max() >= alphabet:
-            raise Malformed(f"a symbol {symbols.max()} of an alphabet of {alphabet}")
+            raise Malformed(f"symbol {symbols.max()} is not in an alphabet of {alphabet}")
         return symbols
     symbols = _decode(raw, levels, alphabet)
-    if encode(symbols, levels, alphabet).tobytes() != raw:  # cut, prolonged, or changed where it does not show
-        raise Malformed("coded symbols are not coded as they should be")
+    if encode(symbols, levels, alphabet).tobytes() != raw:  # truncated, extended, or changed without effect
+        raise Malformed("coded symbols are not an output of the encoder")
     return symbols
 
 
 def encode_values(values: Array, packed: bool = False) -> NDArray[np.uint8]:
-    """Code whole numbers of 16 bits that repeat: those that occur, then which of them stands where.
+    """Encode integers of 16 bits with few different values: first the values, then the index of each.
 
-    >>> some = np.array([-300, 7, 7, -300, 7] * 200, np.int16)
-    >>> len(encode_values(some)), bool((decode_values(encode_values(some), 1000) == some).all())
-    (132, True)
+    Args:
+        values: The integers.
+        packed: Whether to pack the bits of the indices instead of coding them.
+
+    Example:
+        >>> some = np.array([-300, 7, 7, -300, 7] * 200, np.int16)
+        >>> len(encode_values(some)), bool((decode_values(encode_values(some), 1000) == some).all())
+        (132, True)
     """
     found, which = np.unique(values.astype(np.int16), return_inverse=True)
     head = np.concatenate([np.array([len(found) & 255, len(found) >> 8], np.uint8), found.astype("<i2").view(np.uint8)])
@@ -78,13 +98,13 @@ def encode_values(values: Array, packed: bool = False) -> NDArray[np.uint8]:
 
 
 def decode_values(payload: Array, n: int) -> NDArray[np.int16]:
-    """The n whole numbers again."""
+    """Decode n integers; raise Malformed if the payload is not an output of `encode_values`."""
     found = int(payload[0]) | int(payload[1]) << 8 if len(payload) >= 2 else 0
     if not 0 < found <= n or len(payload) < 2 + 2 * found:
         raise Malformed(f"{len(payload)} bytes are not {n} coded numbers")
     values = np.frombuffer(payload.tobytes(), "<i2", found, 2)
     if (np.diff(values.astype(np.int32)) <= 0).any():
-        raise Malformed("the numbers that occur are not in order")
+        raise Malformed("the different values are not sorted")
     which = decode(payload[2 + 2 * found :], np.zeros(n, np.uint8), found)
     symbols: NDArray[np.int16] = values[which].astype(np.int16)
     return symbols
@@ -101,10 +121,10 @@ def _decode(raw: bytes, levels: Array, alphabet: int) -> Array:
             counts[symbol], at = _read(raw, at)
         counts[-1] = size - counts.sum()
         if counts[-1] < 0:
-            raise Malformed("a table of symbols counts more than there are")
+            raise Malformed("the counts of a symbol table exceed the number of symbols")
         tables.append(counts)
     if (len(raw) - at) % 4:
-        raise Malformed("coded symbols end in the middle of a word")
+        raise Malformed("coded symbols end within a word")
     coder = constriction.stream.queue.RangeDecoder(np.frombuffer(raw, "<u4", offset=at).astype(np.uint32))
     symbols = np.empty(levels.size, np.uint8 if alphabet <= 256 else np.int32)
     done = 0
@@ -116,13 +136,13 @@ def _decode(raw: bytes, levels: Array, alphabet: int) -> Array:
             continue
         try:
             symbols[here] = coder.decode(_model(counts), size)
-        except AssertionError as e:  # how the coder says so
+        except AssertionError as e:  # how the library reports invalid data
             raise Malformed("coded symbols do not fit their table") from e
     return symbols
 
 
 def ideal_bytes(symbols: Array, levels: Array, alphabet: int) -> float:
-    """The shortest a code can be on average that knows each level's frequencies, without the table."""
+    """Return the conditional entropy of symbols given their levels in bytes: a lower bound, without the table."""
     order, sizes = _by_level(levels)
     bits = 0.0
     for some in np.split(symbols[order].astype(np.int64), np.cumsum(sizes)[:-1]):
@@ -132,20 +152,20 @@ def ideal_bytes(symbols: Array, levels: Array, alphabet: int) -> float:
     return bits / 8
 
 
-def _by_level(levels: Array) -> tuple[Whole, list[int]]:
-    """Positions in the order of their levels, and how many each level has, up to the highest."""
+def _by_level(levels: Array) -> tuple[Integers, list[int]]:
+    """Return positions sorted by level, and the number of positions of each level."""
     narrow = levels.astype(np.uint16)
     return np.argsort(narrow, kind="stable"), np.bincount(narrow).tolist()
 
 
-def _model(counts: Whole) -> object:
+def _model(counts: Integers) -> object:
     import constriction
 
     return constriction.stream.model.Categorical(counts / counts.sum(), perfect=False)
 
 
 def _number(n: int) -> bytes:
-    """A whole number, seven bits a byte, the lowest first."""
+    """Encode an integer, seven bits per byte, lowest first."""
     out = bytearray()
     while n >= 128:
         out.append(n & 127 | 128)
@@ -157,7 +177,7 @@ def _read(raw: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(raw) or shift > 28:
-            raise Malformed("a table of symbols breaks off")
+            raise Malformed("a symbol table is truncated")
         byte = raw[at]
         value, at = value | (byte & 127) << shift, at + 1
         if byte < 128:

@@ -1,10 +1,8 @@
-"""KLMS: minimal random coding of a mask with common randomness (Isik et al. 2024, "Adaptive compression in federated
-learning via side information"; the coder of Havasi et al. 2019).
+"""KLMS (Isik et al. 2024, "Adaptive compression in federated learning via side information"; Havasi et al. 2019).
 
-The mask is cut into blocks. For each, both sides draw the same candidates from the prior θ_t that both know; the client
-sends the number of one, chosen with weight q/p, so that it is close to a draw from its own θ^k. The rate is fixed,
-bits / block per element; where θ^k has moved further from θ_t than that, the choice follows it only part of the way:
-the code is lossy in distribution, never in what the server decodes.
+Both sides draw the same candidates for each block of the mask from the common prior θ_t; the client sends the index of
+one, chosen with weight q/p, so that it is close to a draw from θ^k. The rate is fixed: bits / block per element. If θ^k
+differs from θ_t by more, the distribution of the chosen mask is only approximate; its decoding is exact.
 """
 
 from __future__ import annotations
@@ -24,33 +22,48 @@ Bits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Klms:
-    """A coder of masks over elements whose prior scores are known: `bits` for every `block` elements.
+    """A coder of masks whose prior scores both sides have.
 
-    >>> prior = np.zeros(640, np.int16)
-    >>> coder = Klms(bits=6, block=64)
-    >>> payload = coder.encode(np.full(640, 3.0), prior, 7, np.random.default_rng(0))
-    >>> len(payload), bool(coder.decode(payload, prior, 7).mean() > 0.55)
-    (8, True)
+    Args:
+        bits: Bits per block.
+        block: Elements per block.
+
+    Example:
+        >>> prior = np.zeros(640, np.int16)
+        >>> coder = Klms(bits=6, block=64)
+        >>> payload = coder.encode(np.full(640, 3.0), prior, 7, np.random.default_rng(0))
+        >>> len(payload), bool(coder.decode(payload, prior, 7).mean() > 0.55)
+        (8, True)
     """
 
     bits: int
     block: int
 
     def encode(self, s: NDArray[np.floating], prior: Scores, seed: int, own: np.random.Generator) -> NDArray[np.uint8]:
-        """The numbers of candidates that stand for Bern(sigmoid(s)); `own` is the client's private randomness."""
+        """Choose a candidate per block, approximately distributed as Bern(sigmoid(s)).
+
+        Args:
+            s: Scores of the client.
+            prior: Scores that both sides have.
+            seed: Seed of the common candidates.
+            own: The client's private randomness.
+
+        Returns:
+            The packed indices of the candidates.
+        """
         p = _prior(prior)
-        ratio = (s - np.log(p / (256 - p))).astype(np.float32)  # log q/p of a one, less that of a zero
+        ratio = (s - np.log(p / (256 - p))).astype(np.float32)  # log q/p of a one minus log q/p of a zero
         blocks = -(-len(prior) // self.block)
         best, number = np.full(blocks, -np.inf, np.float32), np.zeros(blocks, np.uint32)
         for i, candidate in enumerate(self._candidates(p, seed)):
             weight = self._by_block(np.where(candidate, ratio, np.float32(0))).sum(1)
-            weight += own.gumbel(size=blocks).astype(np.float32)  # the largest is then a draw by weight
+            weight += own.gumbel(size=blocks).astype(np.float32)  # Gumbel trick: the maximum is a draw by weight
             better = weight > best
             best[better], number[better] = weight[better], i
         return np.frombuffer(BY_NAME[f"u{self.bits}"].encode(number), np.uint8)
 
     def decode(self, payload: Array, prior: Scores, seed: int) -> NDArray[np.uint8]:
-        """The mask that was chosen."""
+        """Return the chosen mask; raise Malformed if the payload has another length."""
         blocks = -(-len(prior) // self.block)
         number = BY_NAME[f"u{self.bits}"].decode(payload.tobytes(), (blocks,))
         mask = np.zeros((blocks, self.block), np.uint8)
@@ -60,7 +73,7 @@ class Klms:
         return mask.reshape(-1)[: len(prior)]
 
     def _candidates(self, p: NDArray[np.int32], seed: int) -> Iterator[Bits]:
-        """Masks drawn from the prior, each from the raw bytes of a counter: the same on every machine."""
+        """Draw masks from the prior, from the raw bytes of a counter: equal on every machine."""
         narrow = p.astype(np.uint8)
         for i in range(1 << self.bits):
             raw = np.random.Philox(key=[seed, i]).random_raw(-(-len(p) // 8)).astype("<u8")
@@ -71,17 +84,17 @@ class Klms:
 
 
 def _prior(s: Scores) -> NDArray[np.int32]:
-    """θ as a whole number of 1/256, never 0 or 1."""
+    """Return θ in integer units of 1/256, never 0 or 1."""
     return np.clip(np.rint(256 * theta(s)), 1, 255).astype(np.int32)
 
 
 def with_stream(stream: int, payload: Array) -> NDArray[np.uint8]:
-    """A payload that says from which stream its candidates came."""
+    """Prepend the number of the candidates' random stream to a payload."""
     return np.concatenate([np.frombuffer(np.uint32(stream).astype("<u4").tobytes(), np.uint8), payload])
 
 
 def stream_of(payload: Array) -> tuple[int, Array]:
-    """The stream, and the payload without it."""
+    """Split a payload into the number of the stream and the rest."""
     if len(payload) < 4:
-        raise Malformed("a chosen mask begins with the number of its stream")
+        raise Malformed("a coded mask must start with the number of its stream, 4 bytes")
     return int.from_bytes(payload[:4].tobytes(), "little"), payload[4:]

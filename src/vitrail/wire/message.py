@@ -1,11 +1,11 @@
-"""Messages: a header and named parts, as bytes.
+"""Messages as bytes: a header and named parts.
 
     'VTRL' | version u8 | kind u8 | run 16 | base 16 | round u32 | exchange u16 | sender | count u16 | parts | crc32
     part: name | peer | codec u8 | ndim u8 | dims u32... | length u64 | payload        (texts: length u8, then UTF-8)
 
-The checksum finds accidents, not attackers: who sent a message is proven by its signature (engines/signing/), or by
-the channel. `base` names the state a message builds on (zeros: none needed). A part whose `peer` is not empty is for,
-or from, another client: the server passes its payload on without opening it.
+The checksum detects accidents, not attacks; senders are authenticated by signatures (engines/signing/) or the channel.
+`base` is a digest of the state that a message depends on (zeros: none). A part with a `peer` is for or from another
+client: the server forwards its payload unread.
 """
 
 from __future__ import annotations
@@ -22,25 +22,34 @@ from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.codecs import BY_NAME, CODECS, Array, Shape
 
 MAGIC, VERSION = b"VTRL", 1
-LARGEST = 2**31 - 1  # bytes of one message; what the narrowest transport takes
+LARGEST = 2**31 - 1  # maximum bytes of one message, the smallest limit of the transports
 _HEAD = struct.Struct("<4sBB16s16sIH")
 _NUMBER = {codec.name: i for i, codec in enumerate(CODECS)}
 NO_BASE = bytes(16)
-LONGEST_REASON = 500  # bytes of a failure's reason
+LONGEST_REASON = 500  # maximum bytes of the reason of a failure
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """Kind of a message."""
 
     REQUEST = 1
     REPLY = 2
-    NEED_FULL = 3  # "I do not hold the state this builds on": ask again, in full
-    FAILED = 4  # "I could not do it", with a reason
+    NEED_FULL = 3  # the client does not have the base state: send the request again in full
+    FAILED = 4  # the client could not reply; has a reason
 
 
 @dataclass(frozen=True)
 class Header:
-    """Where a message belongs; a reply must match its request in run, round and exchange."""
+    """Header of a message; a reply must match its request in run, round and exchange.
+
+    Args:
+        kind: Kind of the message.
+        run: Id of the run, 16 bytes.
+        round: Number of the round.
+        sender: Name of the sender.
+        exchange: Number of the exchange within the round.
+        base: Digest of the state that the message depends on, 16 bytes; zeros: none.
+    """
 
     kind: Kind
     run: bytes
@@ -52,7 +61,15 @@ class Header:
 
 @dataclass(frozen=True)
 class Part:
-    """One named array, still encoded."""
+    """A named array in encoded form.
+
+    Args:
+        name: Name of the part.
+        codec: Name of the codec.
+        shape: Shape of the array.
+        payload: The encoded array.
+        peer: Name of the client that the part is for or from; empty: the server.
+    """
 
     name: str
     codec: str
@@ -61,7 +78,7 @@ class Part:
     peer: str = ""
 
     def array(self) -> Array:
-        """Decode, or refuse with the part's name."""
+        """Decode the array; raise Malformed with the name of the part if it is invalid."""
         try:
             return BY_NAME[self.codec].decode(self.payload, self.shape)
         except (Malformed, ValueError) as e:
@@ -69,18 +86,28 @@ class Part:
 
 
 def make_part(name: str, codec: str, array: Array, peer: str = "") -> Part:
-    """Encode an array.
+    """Encode an array as a part of a message.
 
-    >>> import numpy as np
-    >>> make_part("mask", "u1", np.array([1, 0, 1], bool)).payload
-    b'\\xa0'
+    Args:
+        name: Name of the part.
+        codec: Name of a codec in `vitrail.wire.codecs`.
+        array: The array.
+        peer: Name of the client that the part is for or from; empty: the server.
+
+    Raises:
+        VitrailError: If values do not fit the codec.
+
+    Example:
+        >>> import numpy as np
+        >>> make_part("mask", "u1", np.array([1, 0, 1], bool)).payload
+        b'\\xa0'
     """
     return Part(name, codec, array.shape, BY_NAME[codec].encode(array), peer)
 
 
 @dataclass(frozen=True)
 class Message:
-    """A header and its parts."""
+    """A message: a header and parts."""
 
     header: Header
     parts: tuple[Part, ...] = field(default=())
@@ -89,12 +116,12 @@ class Message:
 def _text(s: str) -> bytes:
     raw = s.encode()
     if len(raw) > 255:
-        raise VitrailError(f"the name {s[:40]!r}... has {len(raw)} bytes; at most 255 travel")
+        raise VitrailError(f"the name {s[:40]!r}... has {len(raw)} bytes; at most 255 can be sent")
     return bytes([len(raw)]) + raw
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message; their number is what it costs to send it."""
+    """Encode a message; raise VitrailError if it is too large."""
     h = message.header
     out = [_HEAD.pack(MAGIC, VERSION, h.kind, h.run, h.base, h.round, h.exchange), _text(h.sender)]
     out.append(struct.pack("<H", len(message.parts)))
@@ -104,7 +131,7 @@ def encode(message: Message) -> bytes:
         out.append(p.payload)
     size = sum(map(len, out)) + 4
     if size > LARGEST:
-        raise VitrailError(f"a message of {size:,} bytes; at most {LARGEST:,} travel: use a smaller network")
+        raise VitrailError(f"a message of {size:,} bytes; at most {LARGEST:,} can be sent: use a smaller network")
     crc = 0
     for piece in out:
         crc = zlib.crc32(piece, crc)
@@ -117,7 +144,7 @@ class _Reader:
 
     def take(self, n: int) -> bytes:
         if n > len(self.data) - self.at:
-            raise Malformed(f"ends after {len(self.data)} bytes, {n} more were announced at byte {self.at}")
+            raise Malformed(f"message ends after {len(self.data)} bytes, expected {n} more at byte {self.at}")
         self.at += n
         return self.data[self.at - n : self.at]
 
@@ -132,18 +159,30 @@ class _Reader:
 
 
 def decode(data: bytes) -> Message:
-    """Read a message back; anything that `encode` could not have written is refused."""
+    """Decode a message; the arrays of its parts stay encoded.
+
+    Args:
+        data: The bytes of the message.
+
+    Raises:
+        Malformed: If the bytes are not an output of `encode`.
+
+    Example:
+        >>> message = Message(Header(Kind.REQUEST, bytes(16), 3, "server"))
+        >>> decode(encode(message)) == message
+        True
+    """
     if len(data) > LARGEST:
-        raise Malformed(f"{len(data):,} bytes; at most {LARGEST:,} are read")
+        raise Malformed(f"message of {len(data):,} bytes; at most {LARGEST:,} are read")
     if len(data) < 4 or zlib.crc32(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
-        raise Malformed("the checksum does not match: the message was cut short or changed on its way")
+        raise Malformed("the checksum does not match: the message was truncated or changed in transit")
     r = _Reader(data[:-4])
     magic, version, kind, run, base, round_, exchange = _HEAD.unpack(r.take(_HEAD.size))
     if magic != MAGIC:
         raise Malformed("not a vitrail message")
     if version != VERSION:
         raise Malformed(
-            f"message version {version}; this program speaks {VERSION}: install the same version on both sides"
+            f"message version {version}; this program uses {VERSION}: install the same version on both sides"
         )
     if kind not in set(Kind):
         raise Malformed(f"unknown kind of message {kind}")
@@ -160,20 +199,20 @@ def _read_part(r: _Reader) -> Part:
     name, peer = r.text(), r.text()
     number, ndim = r.unpack("BB")
     if number >= len(CODECS):
-        raise Malformed(f"part {name!r} names an unknown codec {number}")
+        raise Malformed(f"part {name!r} has an unknown codec {number}")
     shape = r.unpack(f"{ndim}I")
     if ndim > 8 or math.prod(max(n, 1) for n in shape) > 8 * LARGEST:
-        raise Malformed(f"part {name!r} announces the shape {shape}")
+        raise Malformed(f"part {name!r} has an invalid shape {shape}")
     return Part(name, CODECS[number].name, shape, r.take(r.unpack("Q")[0]), peer)
 
 
 def round_of(message: bytes) -> int:
-    """The round that a message of our own making belongs to, without reading the rest."""
+    """Return the round of a message from this program, without decoding the rest."""
     return int(_HEAD.unpack_from(message)[5])
 
 
 def digest(*pieces: bytes | str) -> bytes:
-    """Sixteen bytes that name these pieces."""
+    """Return a hash of 16 bytes of a sequence of bytes or text."""
     h = hashlib.blake2b(digest_size=16)
     for piece in pieces:
         raw = piece.encode() if isinstance(piece, str) else piece
@@ -182,5 +221,5 @@ def digest(*pieces: bytes | str) -> bytes:
 
 
 def arrays(parts: Iterable[Part]) -> dict[str, Array]:
-    """All parts by name, decoded."""
+    """Decode all parts; return the arrays by name."""
     return {p.name: p.array() for p in parts}

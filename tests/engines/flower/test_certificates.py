@@ -1,4 +1,4 @@
-"""Certificates and keys for a trial: each party gets its own, private ones are private, nothing is replaced."""
+"""Certificates and keys for a trial: each party gets its own, private ones are private, no file is replaced."""
 
 import datetime as dt
 import ipaddress
@@ -22,7 +22,7 @@ def made(tmp_path_factory):
     return folder
 
 
-def test_private_files_are_their_owners_alone_and_no_authority_key_is_left(made):
+def test_private_files_are_protected_and_the_authority_key_is_deleted(made):
     private = {p.relative_to(made).as_posix() for p in made.rglob("*") if p.is_file() and b"PRIVATE" in p.read_bytes()}
     assert private == {"superlink/server.key", "north/supernode.key", "south/supernode.key"}
     signing = {f"{who}.key" for who in ("superlink/signing", "north/node", "south/node")}
@@ -33,8 +33,8 @@ def test_private_files_are_their_owners_alone_and_no_authority_key_is_left(made)
     assert not list(made.parent.glob(".*")), "nothing half-made is left beside it"
 
 
-def test_the_server_is_believed_under_its_names_and_no_other(made):
-    """By a TLS handshake in memory, against Python's own verifier."""
+def test_the_server_certificate_is_valid_for_its_names_only(made):
+    """By a TLS handshake in memory, with Python's verifier."""
     for host, passes in (
         ("127.0.0.1", True),
         ("localhost", True),
@@ -68,7 +68,7 @@ def _handshake(server, ca, host):
     return True
 
 
-def test_a_nodes_keys_are_one_pair_each_and_the_server_has_the_public_halves(made):
+def test_each_node_has_its_key_pairs_and_the_server_the_public_keys(made):
     seen = set()
     for name in ("north", "south"):
         private = load_ssh_private_key((made / name / "supernode.key").read_bytes(), None)
@@ -83,7 +83,7 @@ def test_a_nodes_keys_are_one_pair_each_and_the_server_has_the_public_halves(mad
     assert len(seen) == 4
 
 
-def test_certificates_end_when_they_should(made):
+def test_certificates_expire_after_the_given_days(made):
     found = x509.load_pem_x509_certificate((made / "superlink" / "server.crt").read_bytes())
     left = found.not_valid_after_utc - dt.datetime.now(dt.UTC)
     assert dt.timedelta(days=29) < left <= dt.timedelta(days=30)
@@ -91,7 +91,7 @@ def test_certificates_end_when_they_should(made):
     assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address(a) for a in ("127.0.0.1", "10.0.0.7")]
 
 
-def test_nothing_is_replaced(made):
+def test_an_existing_folder_is_not_replaced(made):
     before = {p: p.read_bytes() for p in made.rglob("*") if p.is_file()}
     with pytest.raises(VitrailError, match="never replaced"):
         make(made, ["north"])
@@ -99,13 +99,13 @@ def test_nothing_is_replaced(made):
 
 
 @pytest.mark.parametrize("nodes", [[], ["a", "a"], ["superlink"], ["../x"], ["a/b"], [""], [".hidden"]])
-def test_names_that_could_do_harm_are_refused(tmp_path, nodes):
+def test_unsafe_node_names_are_refused(tmp_path, nodes):
     with pytest.raises(VitrailError):
         make(tmp_path / "keys", nodes)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_host_that_is_none_leaves_nothing_behind(tmp_path):
-    with pytest.raises(VitrailError, match="give an address"):
+def test_an_invalid_host_leaves_no_files(tmp_path):
+    with pytest.raises(VitrailError, match="give an IP address"):
         make(tmp_path / "keys", ["a"], ["no host"])
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""`ask` over a Grid in memory: who is late, who comes back, who is refused. The nodes run the real ClientApp."""
+"""The Flower engine over a Grid in memory: late, returning and refused nodes. They run the real ClientApp."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitrail.engines.client import Client
 from vitrail.engines.flower.client import client_app
 from vitrail.engines.flower.description import Description
 from vitrail.engines.flower.engine import FlowerEngine
-from vitrail.engines.flower.messages import packed
+from vitrail.engines.flower.messages import pack
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.engines.replies import Failure
@@ -30,18 +30,18 @@ TERMS = RunSpec({"method": "fedavg"}, "00" * 16, (1, 8, 8), tuple("0123456789"),
 
 @dataclass
 class Echo:
-    """A party that says back what it hears."""
+    """A node that returns each request with its name."""
 
     name: str
     key: str = "0" * 64
     shape: tuple[int, ...] = TERMS.shape
     classes: tuple[str, ...] = TERMS.classes
-    kept: list[bytes] = field(default_factory=list)
+    stored: list[bytes] = field(default_factory=list)
 
-    def opened(self, text: str, carried: bytes, what: str) -> bytes:
-        return carried
+    def verify(self, spec: str, signed: bytes, purpose: str) -> bytes:
+        return signed
 
-    def closed(self, request: bytes, reply: bytes, what: str) -> bytes:
+    def sign(self, request: bytes, reply: bytes, purpose: str) -> bytes:
         return reply
 
     def describe(self, terms: RunSpec) -> Description:
@@ -54,18 +54,18 @@ class Echo:
         return f"{self.name}:".encode() + request
 
     def keep(self, terms: RunSpec, model: bytes) -> None:
-        self.kept.append(model)
+        self.stored.append(model)
 
 
 class InMemory(Grid):
-    """Nodes by number; one whose number is in `silent` gets messages and says nothing until it is let speak."""
+    """Nodes by id; a node in `silent` gets messages and replies only after `speak`."""
 
     def __init__(self, nodes: dict[int, Echo]) -> None:
         self.nodes, self.silent = nodes, set[int]()
         self.spoils: dict[int, Callable[[Message], Message]] = {}
         self.pushed: list[tuple[int, str]] = []
         self.ready: dict[str, Message] = {}
-        self.held: list[tuple[int, Message]] = []
+        self.delayed: list[tuple[int, Message]] = []
 
     def set_run(self, run: object) -> None: ...
     @property
@@ -84,25 +84,25 @@ class InMemory(Grid):
             self.pushed.append((node, message.metadata.message_type))
             ids.append(name)
             if node in self.silent and message.metadata.message_type == "train":
-                self.held.append((node, message))
+                self.delayed.append((node, message))
             else:
                 self.say(node, message)
         return ids
 
     def say(self, node: int, message: Message) -> None:
-        party = self.nodes[node]
-        context = Context(1, node, {"name": party.name}, RecordDict(), {})
-        reply = client_app(lambda _: party)(message=message, context=context)
+        client = self.nodes[node]
+        context = Context(1, node, {"name": client.name}, RecordDict(), {})
+        reply = client_app(lambda _: client)(message=message, context=context)
         spoil = self.spoils.get(node) if message.metadata.message_type == "train" else None
         self.ready[message.metadata.message_id] = spoil(message) if spoil else reply
 
     def speak(self, node: int) -> None:
-        """Let a node say what it kept back."""
+        """Let a node send its delayed replies."""
         self.silent.discard(node)
-        for of, message in self.held:
+        for of, message in self.delayed:
             if of == node:
                 self.say(node, message)
-        self.held = [(of, m) for of, m in self.held if of != node]
+        self.delayed = [(of, m) for of, m in self.delayed if of != node]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         return [self.ready.pop(m) for m in list(message_ids) if m in self.ready]
@@ -110,9 +110,9 @@ class InMemory(Grid):
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.engines.flower.roster.EVERY", 0.02)
-    monkeypatch.setattr("vitrail.engines.flower.engine._RESTS", (0.02, 0.04))
-    for name in ("run_id", "node_id", "task_id"):  # Flower makes messages within a task only
+    monkeypatch.setattr("vitrail.engines.flower.roster.INTERVAL", 0.02)
+    monkeypatch.setattr("vitrail.engines.flower.engine._RETRY_DELAYS", (0.02, 0.04))
+    for name in ("run_id", "node_id", "task_id"):  # Flower creates messages only within a task
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
 
 
@@ -122,25 +122,25 @@ def three(timeout: float = 0.4) -> tuple[InMemory, Roster, FlowerEngine]:
     return grid, roster, FlowerEngine(grid, roster, METHOD)
 
 
-def test_every_client_is_asked_and_answers():
+def test_every_client_gets_its_request_and_replies():
     _, _, engine = three()
     assert dict(engine.ask((c, b"x") for c in "abc")) == {c: f"{c}:x".encode() for c in "abc"}
 
 
-def test_who_is_silent_fails_and_its_late_answer_is_dropped():
+def test_a_client_that_times_out_fails_and_its_late_reply_is_ignored():
     grid, _, engine = three()
     grid.silent = {8}
     answers = dict(engine.ask((c, b"1") for c in "abc"))
-    assert answers["b"] == Failure("did not answer within 0.4 s")
+    assert answers["b"] == Failure("did not reply within 0.4 s")
     assert (answers["a"], answers["c"]) == (b"a:1", b"c:1")
-    grid.speak(8)  # to round 1, when it is over
+    grid.speak(8)  # a late reply to request 1
     assert dict(engine.ask((c, b"2") for c in "abc")) == {c: f"{c}:2".encode() for c in "abc"}
 
 
-def test_a_client_is_asked_again_where_flower_failed_and_the_bytes_count():
+def test_a_request_is_repeated_after_an_error_of_flower_and_counted():
     grid, _, engine = three()
     failing = [_error, lambda m: Message(Error(8, "ClientApp stopped responding."), reply_to=m)]
-    grid.spoils[8] = lambda m: failing.pop(0)(m) if failing else Message(packed("", b"b:at last"), reply_to=m)
+    grid.spoils[8] = lambda m: failing.pop(0)(m) if failing else Message(pack("", b"b:at last"), reply_to=m)
     assert dict(engine.ask([("b", b"12345")])) == {"b": b"b:at last"}
     assert grid.pushed.count((8, "train")) == 3
     first, second = RoundResult(0, down={"b": 5}), RoundResult(1)
@@ -149,7 +149,7 @@ def test_a_client_is_asked_again_where_flower_failed_and_the_bytes_count():
     assert (first.down, second.down) == ({"b": 15}, {})
 
 
-def test_none_waits_for_one_answer_before_more_is_asked():
+def test_none_waits_for_a_reply_before_the_next_request():
     _, _, engine = three()
     taken: list[str] = []
 
@@ -165,40 +165,40 @@ def test_none_waits_for_one_answer_before_more_is_asked():
     assert next(answers) == ("b", b"b:1")
 
 
-def test_no_more_than_most_are_under_way():
+def test_no_more_than_max_pending_requests_are_in_progress():
     grid, roster, _ = three()
-    engine = FlowerEngine(grid, roster, METHOD, most=1)
+    engine = FlowerEngine(grid, roster, METHOD, max_pending=1)
     grid.silent = {7, 8, 9}
     answers = engine.ask((c, b"1") for c in "abc")
     assert next(answers)[0] == "a"
     assert [node for node, kind in grid.pushed if kind == "train"] == [7]
 
 
-def test_a_node_that_comes_back_under_another_number_is_asked_there():
+def test_a_node_that_returns_under_another_id_gets_the_request_there():
     grid, _, engine = three(5.0)
     grid.silent = {8}
     answers = engine.ask((c, b"1") for c in "abc")
     assert {next(answers)[0], next(answers)[0]} == {"a", "c"}
-    grid.nodes[12] = Echo("b")  # the same key: it was restarted; the old number is still listed
+    grid.nodes[12] = Echo("b")  # the same key: it was restarted; the old id is still listed
     assert next(answers) == ("b", b"b:1")
 
 
-def test_a_second_node_of_a_name_is_refused_until_the_first_is_gone():
+def test_a_second_node_with_the_same_name_is_refused_until_the_first_leaves():
     grid, roster, engine = three()
     dict(engine.ask([("b", b"1")]))
     grid.nodes[12] = Echo("b", key="1" * 64)
     roster.wait(["b"], 0.2)
-    roster.looked = 0.0
-    roster.look()
-    assert roster.problems() == ["b: another node has this name already"]
+    roster.updated = 0.0
+    roster.update()
+    assert roster.problems() == ["b: another node already has this name"]
     assert roster.node("b") == 8
     del grid.nodes[8]
-    roster.looked = 0.0
-    roster.look()
+    roster.updated = 0.0
+    roster.update()
     assert roster.node("b") == 12
 
 
-def test_a_node_with_other_pictures_or_labels_is_refused_by_name():
+def test_a_node_with_other_images_or_labels_is_refused_by_name():
     grid, roster, engine = three()
     grid.nodes[8].shape = (3, 8, 8)
     grid.nodes[9].classes = ("cat", "dog")
@@ -206,32 +206,32 @@ def test_a_node_with_other_pictures_or_labels_is_refused_by_name():
     assert answers["a"] == b"a:1"
     assert isinstance(answers["b"], Failure)
     assert roster.problems() == [
-        "b: its pictures are 3 x 8 x 8, the others' are 1 x 8 x 8",
-        f"c: its labels are cat, dog; the others' are {', '.join('0123456789')}",
+        "b: its images are 3 x 8 x 8, those of the run 1 x 8 x 8",
+        f"c: its labels are cat, dog; those of the run {', '.join('0123456789')}",
     ]
 
 
-def test_gathering_takes_the_kind_that_most_nodes_hold_and_says_who_is_missing():
+def test_gather_uses_the_most_common_format_and_reports_missing_nodes():
     grid, _, _ = three()
     grid.nodes[8].shape = (3, 8, 8)
     roster = Roster(grid, RunSpec({"method": "fedavg"}), 0.3)
     assert roster.gather(2) == ["a", "c"]
-    assert roster.terms.shape == (1, 8, 8)
-    with pytest.raises(VitrailError, match=r"2 of 3 nodes are there .*\(a, c\); b: its pictures are 3 x 8 x 8"):
+    assert roster.spec.shape == (1, 8, 8)
+    with pytest.raises(VitrailError, match=r"2 of 3 nodes are connected .*\(a, c\); b: its images are 3 x 8 x 8"):
         Roster(grid, RunSpec({"method": "fedavg"}), 0.3).gather(3)
 
 
 class Odd(Echo):
-    """A node that describes itself by any text."""
+    """A node that sends any text as its description."""
 
     def describe(self, terms: RunSpec) -> Description:
         return SimpleNamespace(text=lambda: self.name)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("said", NASTY.values(), ids=NASTY)
-def test_whatever_one_node_says_of_itself_the_others_take_part(said):
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY)
+def test_a_malformed_description_of_one_node_does_not_affect_others(text):
     grid, _, _ = three()
-    grid.nodes[8] = Odd(said)
+    grid.nodes[8] = Odd(text)
     roster = Roster(grid, RunSpec({"method": "fedavg"}), 5.0)
     assert roster.gather(2) == ["a", "c"]
     (problem,) = roster.problems()
@@ -240,7 +240,7 @@ def test_whatever_one_node_says_of_itself_the_others_take_part(said):
     assert dict(FlowerEngine(grid, roster, METHOD).ask((c, b"1") for c in "ac")) == {c: f"{c}:1".encode() for c in "ac"}
 
 
-def test_an_unforeseen_error_while_a_node_is_heard_excludes_that_node_alone(monkeypatch):
+def test_an_unexpected_error_in_a_description_excludes_only_its_node(monkeypatch):
     real = Description.read
 
     def fails(text: str) -> Description:
@@ -256,7 +256,7 @@ def test_an_unforeseen_error_while_a_node_is_heard_excludes_that_node_alone(monk
 
 
 def _too_large(message: Message) -> Message:
-    return Message(packed("", bytes(2**26)), reply_to=message)
+    return Message(pack("", bytes(2**26)), reply_to=message)
 
 
 def _no_bytes(message: Message) -> Message:
@@ -274,20 +274,20 @@ def _error(message: Message) -> Message:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("spoil", "expected"),
     [
         (_too_large, "reply refused: a message of 67,108,864 bytes; at most"),
-        (_no_bytes, "reply refused: the message does not hold one array"),
-        (_floats, "reply refused: the message does not hold one array"),
+        (_no_bytes, "reply refused: the message does not have one array"),
+        (_floats, "reply refused: the message does not have one array"),
         (_error, "its node failed: it broke�[31m xxx"),
     ],
 )
-def test_what_is_no_reply_is_a_failure_with_a_clean_reason(spoil, says):
+def test_a_message_that_is_not_a_reply_is_a_failure_with_a_printable_reason(spoil, expected):
     grid, _, engine = three()
     grid.spoils[8] = spoil
     answers = dict(engine.ask((c, b"1") for c in "abc"))
     assert isinstance(answers["b"], Failure)
-    assert answers["b"].reason.startswith(says)
+    assert answers["b"].reason.startswith(expected)
     assert len(answers["b"].reason) < 300
     assert answers["b"].reason.isprintable()
     assert answers["c"] == b"c:1"

@@ -1,4 +1,4 @@
-"""A method of sums alone, in numbers a test can add up by hand: what each client sends follows from its name and round."""
+"""A method of sums only, with values that follow from a client's name and the round."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ FIVE = [f"client-{k}" for k in range(5)]
 
 
 def numbers(client, t, salt=0):
-    """What a client sends in a round; floats are multiples of 1/1024, so that float64 adds them exactly."""
+    """Values that a client sends in a round; floats are multiples of 1/1024, so that float64 adds them exactly."""
     draw = np.random.default_rng([int(client.rpartition("-")[2]), t, salt])
     return {
         "x": (draw.integers(-4096, 4097, 5) / 1024).astype(np.float32),
@@ -52,8 +52,8 @@ class Adds(BaseMethod):
         return {"name": client}
 
     def broadcast(self, server, client, full):
-        told = {"closed": ("int32", np.int32([server["closed"]]))}
-        return Broadcast(told, **({} if full else {"base": _version(server["closed"])}))
+        parts = {"closed": ("int32", np.int32([server["closed"]]))}
+        return Broadcast(parts, **({} if full else {"base": _version(server["closed"])}))
 
     def client_round(self, state, message, data, rng):
         holds = _version(int(message.parts["closed"][0]) + 1)
@@ -78,16 +78,16 @@ def secure(method, threshold):
     return replace(method, task=replace(method.task, secagg_threshold=threshold))
 
 
-def play_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIVE, seed=5):
-    """One round; `leaves` says from which exchange on a client is not heard any more (it may hear)."""
-    crew = SimulatedClients(method, RUN, Rng((seed,)), shares(len(clients), each=2), folder)
-    heard = []
+def run_one_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIVE, seed=5):
+    """Run one round; `leaves` is the exchange from which a client's replies are lost."""
+    simulated = SimulatedClients(method, RUN, Rng((seed,)), shares(len(clients), each=2), folder)
+    received = []
 
     def ask(requests):
-        with SimulationEngine(crew, digits().train) as engine:
+        with SimulationEngine(simulated, digits().train) as engine:
             for client, answer in engine.ask(requests):
                 exchange = decode(answer).header.exchange
-                heard.append((client, exchange, answer))
+                received.append((client, exchange, answer))
                 if leaves and exchange >= leaves.get(client, 9):
                     yield client, Failure("gone")
                 else:
@@ -95,7 +95,7 @@ def play_round(method, folder, leaves=None, spoil=None, fed=None, clients=FIVE, 
 
     fed = fed or Federation(0, method.server_init(Rng((seed,))))
     after, outcome = run_round(method, fed, RUN, clients, ask, Rng((seed,)))
-    return after, outcome, heard
+    return after, outcome, received
 
 
 def adds_up(fed, clients, t=0):

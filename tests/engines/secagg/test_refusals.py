@@ -1,4 +1,4 @@
-"""What a server that looks closely sees of secure aggregation, and who is refused."""
+"""What the server can see in secure aggregation, and what is refused."""
 
 import itertools
 from dataclasses import replace
@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from tests.engines.secagg.adds import FIVE, Adds, adds_up, numbers, play_round, secure
+from tests.engines.secagg.adds import FIVE, Adds, adds_up, numbers, run_one_round, secure
 from tests.engines.toy import Toy
 from tests.federation import RUN, digits, federate, quick, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
-from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.integers import layout
+from vitrail.engines.secagg.integers import integer_formats
 from vitrail.engines.secagg.server import check_secure
-from vitrail.engines.secagg.shares import SHOWN
+from vitrail.engines.secagg.shares import ADVERTISED
 from vitrail.engines.simulation import SimulatedClients
 from vitrail.methods.base import PartSpec, Task
+from vitrail.utils import crypto
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import Key
 from vitrail.utils.rng import Rng
@@ -27,23 +27,23 @@ from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
 @pytest.fixture(autouse=True)
 def _fast_disk(monkeypatch):
-    """Files are written as ever, but no test here cuts the power."""
+    """Skip fsync, which only matters for a power failure."""
     monkeypatch.setattr("os.fsync", lambda fd: None)
 
 
 # -- what the server sees -----------------------------------------------------------------------------------------------
 
 
-def seen(heard, exchange):
-    return {c: decode(a).parts for c, e, a in heard if e == exchange}
+def seen(received, exchange):
+    return {c: decode(a).parts for c, e, a in received if e == exchange}
 
 
-def test_no_clients_numbers_are_in_what_the_server_gets(tmp_path):
+def test_the_server_receives_no_unmasked_value_of_a_client(tmp_path):
     wide = Wide(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3))
-    _, outcome, heard = play_round(wide, tmp_path)
+    _, outcome, received = run_one_round(wide, tmp_path)
     assert not outcome.void
-    everything = b"".join(a for *_, a in heard)
-    kind = layout(wide.reply_spec(), 5, 5)["bits"]
+    everything = b"".join(a for *_, a in received)
+    kind = integer_formats(wide.reply_spec(), 5, 5)["bits"]
     for k in range(5):
         bits = wide.bits(f"client-{k}")
         for form in (np.packbits(bits).tobytes(), bits.tobytes(), kind.pack(kind.words(bits))):
@@ -51,14 +51,14 @@ def test_no_clients_numbers_are_in_what_the_server_gets(tmp_path):
             assert form[-8:] not in everything
 
 
-def test_masked_numbers_are_uniform_and_do_not_tell_the_data(tmp_path):
-    """All ones or all zeros under equal masks: each alone is uniform, as is every difference of two clients'."""
+def test_masked_values_are_uniform_and_independent_of_the_data(tmp_path):
+    """All ones or all zeros under equal masks: each vector and each difference of two is uniform."""
     masked = {}
     for ones in (False, True):
         wide = Wide(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3), ones)
-        _, _, heard = play_round(wide, tmp_path / str(ones))
-        kind = layout(wide.reply_spec(), 5, 5)["bits"]
-        masked[ones] = [kind.unpack(seen(heard, 2)[c][0].array()) for c in FIVE]
+        _, _, received = run_one_round(wide, tmp_path / str(ones))
+        kind = integer_formats(wide.reply_spec(), 5, 5)["bits"]
+        masked[ones] = [kind.unpack(seen(received, 2)[c][0].array()) for c in FIVE]
     for words in (*masked[False], *masked[True], (masked[True][0] - masked[True][1]) % 8):
         assert chisquare(np.bincount(words, minlength=8)).pvalue > 1e-4
     for one, other in itertools.combinations(masked[True], 2):
@@ -66,27 +66,27 @@ def test_masked_numbers_are_uniform_and_do_not_tell_the_data(tmp_path):
         assert chisquare(table).pvalue > 1e-4
 
 
-def test_data_changes_nothing_in_the_other_exchanges(tmp_path):
-    heard = [play_round(Adds(salt=s), tmp_path / str(s))[2] for s in (0, 1)]
+def test_other_exchanges_do_not_depend_on_the_data(tmp_path):
+    received = [run_one_round(Adds(salt=s), tmp_path / str(s))[2] for s in (0, 1)]
     for exchange in (0, 1, 3, 4):
-        assert seen(heard[0], exchange) == seen(heard[1], exchange)
-    lengths = [[len(a) for *_, a in h] for h in heard]
+        assert seen(received[0], exchange) == seen(received[1], exchange)
+    lengths = [[len(a) for *_, a in h] for h in received]
     assert lengths[0] == lengths[1]
-    assert seen(heard[0], 2) != seen(heard[1], 2)
+    assert seen(received[0], 2) != seen(received[1], 2)
 
 
 def test_masks_are_fresh_each_round_and_for_each_run_seed(tmp_path):
-    fed, _, first = play_round(Adds(), tmp_path / "a")
-    _, _, second = play_round(Adds(), tmp_path / "a", fed=fed)
-    _, _, other = play_round(Adds(), tmp_path / "b", seed=6)
+    fed, _, first = run_one_round(Adds(), tmp_path / "a")
+    _, _, second = run_one_round(Adds(), tmp_path / "a", fed=fed)
+    _, _, other = run_one_round(Adds(), tmp_path / "b", seed=6)
     keys = [p[0].payload for h in (first, second, other) for p in seen(h, 0).values()]
     assert len(set(keys)) == 15
 
 
 def test_keys_come_from_the_operating_system_in_deployment(tmp_path):
     method = Adds(Task((1, 8, 8), 0, 3, 5, secagg_threshold=3, noise_source="os"))
-    fed, _, one = play_round(method, tmp_path / "a", {"client-1": 2})
-    _, _, other = play_round(method, tmp_path / "b")
+    fed, _, one = run_one_round(method, tmp_path / "a", {"client-1": 2})
+    _, _, other = run_one_round(method, tmp_path / "b")
     assert adds_up(fed, [c for c in FIVE if c != "client-1"])
     assert seen(one, 0)["client-0"] != seen(other, 0)["client-0"]
 
@@ -111,13 +111,13 @@ class Wide(Adds):
         return state, replace(reply, parts={"bits": self.bits(state["name"])})
 
 
-# -- who is refused -----------------------------------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------------------------------
 
 
 def questions(folder, exchange, leaves=None):
-    """A client as it stands before an exchange, and the honest question of it."""
+    """A client before an exchange, and the honest request of that exchange."""
     asked = {}
-    crew = SimulatedClients(Adds(), RUN, Rng((5,)), shares(5, each=2), folder)
+    simulated = SimulatedClients(Adds(), RUN, Rng((5,)), shares(5, each=2), folder)
 
     class Stop(Exception):
         pass
@@ -130,11 +130,11 @@ def questions(folder, exchange, leaves=None):
                     raise Stop
                 continue
             gone = (leaves or {}).get(client, 9) <= decode(request).header.exchange
-            yield client, Failure("gone") if gone else crew.client(client, digits().train).answer(request)
+            yield client, Failure("gone") if gone else simulated.client(client, digits().train).answer(request)
 
     with pytest.raises(Stop):
         run_round(Adds(), Federation(0, Adds().server_init(None)), RUN, FIVE, ask, Rng((5,)))
-    return crew.client("client-0", digits().train), asked["client-0"]
+    return simulated.client("client-0", digits().train), asked["client-0"]
 
 
 def refusal(client, request):
@@ -148,7 +148,7 @@ def alive(request, *bits):
     return encode(Message(message.header, (make_part("secagg.alive", "u1", np.array(bits, np.uint8)),)))
 
 
-def test_a_server_that_asks_for_both_shares_of_a_peer_is_refused(tmp_path):
+def test_a_server_that_requests_both_shares_of_a_client_is_refused(tmp_path):
     client, request = questions(tmp_path, 3)
     assert decode(client.answer(request)).header.kind is Kind.REPLY
     assert "replay is refused" in refusal(client, alive(request, 1, 1, 1, 1, 0))
@@ -161,42 +161,42 @@ def test_a_server_that_asks_for_both_shares_of_a_peer_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("bits", "why"),
-    [((0, 1, 1, 1, 1), "stays secret"), ((1, 1, 0, 0, 0), "nothing is opened"), ((1, 1, 1, 1), "not 5 bits")],
+    [((0, 1, 1, 1, 1), "stays secret"), ((1, 1, 0, 0, 0), "no share is sent"), ((1, 1, 1, 1), "not 5 bits")],
 )
-def test_a_question_that_would_open_too_much_is_refused(tmp_path, bits, why):
+def test_a_request_that_would_unmask_too_much_is_refused(tmp_path, bits, why):
     client, request = questions(tmp_path, 3)
     assert why in refusal(client, alive(request, *bits))
-    assert decode(client.answer(request)).header.kind is Kind.REPLY  # an honest one is answered still
+    assert decode(client.answer(request)).header.kind is Kind.REPLY  # an honest request is still answered
 
 
-def test_clients_that_shared_nothing_do_not_count_towards_the_threshold(tmp_path):
+def test_clients_that_shared_no_secrets_do_not_count_for_the_threshold(tmp_path):
     client, request = questions(tmp_path, 3, {"client-3": 1, "client-4": 1})
-    assert "nothing is opened" in refusal(client, alive(request, 1, 1, 0, 1, 1))
+    assert "no share is sent" in refusal(client, alive(request, 1, 1, 0, 1, 1))
 
 
 @pytest.mark.parametrize("exchange", [1, 2, 3, 4])
-def test_an_exchange_out_of_turn_is_refused(tmp_path, exchange):
+def test_an_exchange_out_of_order_is_refused(tmp_path, exchange):
     _, request = questions(tmp_path / "a", exchange)
     stranger = SimulatedClients(Adds(), RUN, Rng((5,)), shares(5), tmp_path / "b").client("client-0", digits().train)
     assert refusal(stranger, request)
     assert not stranger.path.exists()
 
 
-_PUBLIC = primitives.public(bytes(32))
+_PUBLIC = crypto.public(bytes(32))
 SHARES = {
     "too few clients": (lambda m: _named(m, FIVE[:2]), "2 clients take part"),
     "too many": (lambda m: _named(m, [*FIVE, "client-5"]), "6 clients take part"),
-    "one twice": (lambda m: _named(m, [*FIVE[:4], "client-1"]), "names one twice"),
-    "without this client": (lambda m: _named(m, FIVE[1:]), "leaves 'client-0' out"),
-    "no list": (lambda m: replace(m, parts=m.parts[1:]), "does not name the clients"),
+    "one twice": (lambda m: _named(m, [*FIVE[:4], "client-1"]), "has a duplicate"),
+    "without this client": (lambda m: _named(m, FIVE[1:]), "does not include 'client-0'"),
+    "no list": (lambda m: replace(m, parts=m.parts[1:]), "does not list the clients"),
     "no keys": (lambda m: replace(m, parts=m.parts[:-1]), "has 0 bytes"),
-    "one key for two": (lambda m: _keyed(m, 1, _keys(m)[2]), "not those of the clients, one each"),
-    "a short key": (lambda m: _keyed(m, 1, bytes(79)), "has 783 bytes; 880 are needed"),
-    "a key of zeros": (lambda m: _keyed(m, 1, _signed(bytes(32))), "no public key"),
+    "one key for two": (lambda m: _keyed(m, 1, _keys(m)[2]), "not one per client"),
+    "a short key": (lambda m: _keyed(m, 1, bytes(79)), "has 783 bytes; 880 are expected"),
+    "a key of zeros": (lambda m: _keyed(m, 1, _signed(bytes(32))), "not a public key"),
     "keys of another round": (lambda m: _keyed(m, 1, _signed(_PUBLIC, round_=1)), "not signed for this round"),
     "keys of another run": (lambda m: _keyed(m, 1, _signed(_PUBLIC, run=bytes(16))), "not signed for this round"),
     "keys of another client": (lambda m: _keyed(m, 1, _signed(_PUBLIC, name="client-2")), "not signed for this round"),
-    "another key for this client": (lambda m: _keyed(m, 0, _signed(bytes(32))), "this client's among them"),
+    "another key for this client": (lambda m: _keyed(m, 0, _signed(bytes(32))), "this client's own among them"),
 }
 
 
@@ -209,13 +209,13 @@ def _named(m, names):
 
 def _keys(m):
     raw = m.parts[1].payload
-    return [raw[k : k + SHOWN] for k in range(0, len(raw), SHOWN)]
+    return [raw[k : k + ADVERTISED] for k in range(0, len(raw), ADVERTISED)]
 
 
 def _signed(public, run=RUN, round_=0, name="client-1"):
-    """Keys for letters and masks as a client would show them."""
+    """Keys for letters and masks as a client would advertise them."""
     key, shown = Key(bytes(31) + b"\x01"), public + public + bytes(16)
-    return shown + key.public + key.sign(*secagg._shows(run, round_, name, shown))
+    return shown + key.public + key.sign(*secagg.signed_keys(run, round_, name, shown))
 
 
 def _keyed(m, at, raw):
@@ -232,7 +232,7 @@ def test_a_server_that_lies_about_who_takes_part_is_refused(tmp_path, lie):
     assert why in refusal(client, encode(change(decode(request))))
 
 
-def test_letters_that_were_touched_swapped_or_withheld_are_refused(tmp_path):
+def test_changed_swapped_or_missing_letters_are_refused(tmp_path):
     client, request = questions(tmp_path, 2)
     m = decode(request)
     own, senders, letters = m.parts[:-2], *m.parts[-2:]
@@ -248,7 +248,7 @@ def test_letters_that_were_touched_swapped_or_withheld_are_refused(tmp_path):
     for bad, why in (
         (sent(bytes([raw[0] ^ 1]) + raw[1:]), "letter from 'client-1' is refused"),
         (sent(raw[82:164] + raw[:82] + raw[164:]), "is refused"),
-        (sent(raw[82:]), "has 246 bytes; 328 are needed"),
+        (sent(raw[82:]), "has 246 bytes; 328 are expected"),
         (sent(raw[:82], 1, 1, 0, 0, 0), "at least 2 are needed"),
         (sent(raw, 1, 1, 1, 1), "not 5 bits"),
     ):
@@ -258,25 +258,25 @@ def test_letters_that_were_touched_swapped_or_withheld_are_refused(tmp_path):
 
 @pytest.mark.parametrize("exchange", range(5))
 @pytest.mark.parametrize("kind", ["garbage", "short", "zeros"])
-def test_a_client_that_sends_rubbish_is_left_out_and_the_sum_is_right(tmp_path, exchange, kind):
+def test_a_client_that_sends_garbage_is_excluded_and_the_sum_is_right(tmp_path, exchange, kind):
     def spoil(client, e, answer):
         if (client, e) != ("client-1", exchange):
             return answer
         m = decode(answer)
         first = m.parts[0]
-        size = 82 if e == 1 else len(first.payload)  # of its letters only that to client-0
+        size = 82 if e == 1 else len(first.payload)  # only its letter to client-0
         bad = {"garbage": b"\xf0" * size, "short": first.payload[1:size], "zeros": bytes(size)}[kind]
         raw = bad + first.payload[size:]
         return encode(replace(m, parts=(replace(first, payload=raw, shape=(len(raw),)), *m.parts[1:])))
 
-    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
-    if exchange >= 3:  # its numbers are in; its signature and its shares are not needed
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, spoil=spoil)
+    if exchange >= 3:  # its reply arrived; its signature and shares are not needed
         assert adds_up(fed, FIVE)
-    elif exchange == 1 and kind != "short":  # its letter does not open: the addressee, client-0, cannot go on
+    elif exchange == 1 and kind != "short":  # its letter to client-0 cannot be decrypted: client-0 fails
         assert "letter from 'client-1'" in outcome.excluded["client-0"]
         assert adds_up(fed, FIVE[1:])
-    elif exchange == 2 and kind != "short":  # numbers under another mask look like any others: the sum shows it
-        assert "a sum out of range" in outcome.void
+    elif exchange == 2 and kind != "short":  # values under another mask look like any others; the sum is wrong
+        assert "a sum is out of range" in outcome.void
     elif exchange == 0 and kind == "garbage":
         assert outcome.excluded or outcome.void
     else:
@@ -285,51 +285,51 @@ def test_a_client_that_sends_rubbish_is_left_out_and_the_sum_is_right(tmp_path, 
 
 
 @pytest.mark.parametrize("exchange", range(4))
-def test_a_reply_of_another_shape_is_refused_in_every_exchange_and_the_sum_is_right(tmp_path, exchange):
+def test_a_reply_of_another_shape_is_refused_in_every_exchange(tmp_path, exchange):
     def spoil(client, e, answer):
         m = decode(answer)
         parts = tuple(replace(p, shape=(1, *p.shape)) for p in m.parts)
         return encode(replace(m, parts=parts)) if (client, e) == ("client-1", exchange) else answer
 
-    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, spoil=spoil)
     assert not outcome.void
     assert exchange == 3 or "declared is" in outcome.excluded["client-1"]
     assert adds_up(fed, FIVE if exchange == 3 else [c for c in FIVE if c != "client-1"])
 
 
-def test_two_that_lie_about_their_shares_void_the_round(tmp_path):
+def test_two_clients_with_wrong_shares_void_the_round(tmp_path):
     def spoil(client, exchange, answer):
         m = decode(answer)
         if exchange != 4 or client not in FIVE[:2]:
             return answer
         return encode(replace(m, parts=(replace(m.parts[0], payload=bytes(len(m.parts[0].payload))),)))
 
-    fed, outcome, _ = play_round(Adds(), tmp_path, spoil=spoil)
-    assert "do not fit it: a client lied" in outcome.void
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, spoil=spoil)
+    assert "do not match it: a client sent wrong shares" in outcome.void
     assert fed.server["closed"] == 0
 
 
-def test_a_lying_client_voids_the_round_and_the_run_goes_on(tmp_path, monkeypatch):
-    """It sends 7 where a bit was declared, under honest masks."""
-    from vitrail.engines.secagg.integers import Whole
+def test_a_lying_client_voids_the_round_and_the_run_continues(tmp_path, monkeypatch):
+    """It sends 7 for a declared bit, under honest masks."""
+    from vitrail.engines.secagg.integers import IntegerFormat
 
-    honest = Whole.words
+    honest = IntegerFormat.words
 
     def lie(self, array):
         words = honest(self, array)
         return words + np.uint8(7) if self.width == 3 and array is not None and lying else words
 
-    monkeypatch.setattr(Whole, "words", lie)
+    monkeypatch.setattr(IntegerFormat, "words", lie)
     lying = True
-    fed, outcome, _ = play_round(Adds(), tmp_path)
-    assert outcome.void == "a sum out of range: a client lied; it cannot be singled out"
+    fed, outcome, _ = run_one_round(Adds(), tmp_path)
+    assert outcome.void == "a sum is out of range: a client sent a false value; it cannot be identified"
     assert fed.server["closed"] == 0
     lying = False
-    fed, outcome, _ = play_round(Adds(), tmp_path, fed=fed)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=1)
 
 
-def test_a_value_beyond_what_was_declared_does_not_leave_an_honest_client(tmp_path, monkeypatch):
+def test_a_value_beyond_its_declared_limit_does_not_leave_the_client(tmp_path, monkeypatch):
     honest = Adds.client_round
 
     def large(self, state, message, data, rng):
@@ -339,15 +339,15 @@ def test_a_value_beyond_what_was_declared_does_not_leave_an_honest_client(tmp_pa
         return state, reply
 
     monkeypatch.setattr(Adds, "client_round", large)
-    fed, outcome, _ = play_round(Adds(), tmp_path)
-    assert outcome.excluded == {"client-2": "its part 'x' cannot be sent: it holds 4.5, outside -4 to 4"}
+    fed, outcome, _ = run_one_round(Adds(), tmp_path)
+    assert outcome.excluded == {"client-2": "its part 'x' cannot be sent: its value 4.5 is outside -4 to 4"}
     assert adds_up(fed, [c for c in FIVE if c != "client-2"])
 
 
-def test_what_cannot_be_added_unseen_is_refused_before_the_run():
-    with pytest.raises(VitrailError, match="note, own singly"):
+def test_methods_that_cannot_use_secure_aggregation_are_refused_early():
+    with pytest.raises(VitrailError, match="note, own of each client"):
         check_secure(secure(Toy(), 2))
-    with pytest.raises(VitrailError, match="singly"):
+    with pytest.raises(VitrailError, match="discriminator, gradient of each client"):
         check_secure(secure(quick("mdgan"), 2))
     with pytest.raises(VitrailError, match="klms"):
         check_secure(secure(quick("prism", coding="klms"), 2))
@@ -358,13 +358,13 @@ def test_what_cannot_be_added_unseen_is_refused_before_the_run():
         check_secure(fine)
 
 
-def test_a_client_without_pictures_says_so_before_others_count_on_it(tmp_path):
+def test_a_client_without_images_fails_before_others_depend_on_it(tmp_path):
     holds = {**shares(), "client-0": np.arange(0)}
     _, outcomes, traffic = federate(Adds(Task((1, 8, 8), 0, 1, 3, secagg_threshold=2)), tmp_path, holds=holds)
-    assert "no pictures" in outcomes[0].excluded["client-0"]
+    assert "no images" in outcomes[0].excluded["client-0"]
     assert not outcomes[0].void
     assert len([c for c, _ in traffic.requests if c == "client-0"]) == 1
 
 
-def test_numbers_differ_between_clients():
+def test_values_differ_between_clients():
     assert not np.array_equal(numbers("client-0", 0)["bits"], numbers("client-1", 0)["bits"])

@@ -1,11 +1,11 @@
-"""Secure aggregation from end to end: what comes out, who may vanish, what the server sees, and who is refused."""
+"""Secure aggregation from end to end: sums, dropouts, and resumed servers."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from tests.engines.secagg.adds import FIVE, Adds, adds_up, play_round, secure, total
+from tests.engines.secagg.adds import FIVE, Adds, adds_up, run_one_round, secure, total
 from tests.federation import federate, quick, same, shares
 from vitrail.methods.base import Task
 from vitrail.utils.state import load
@@ -14,7 +14,7 @@ from vitrail.wire.message import Kind, decode
 
 @pytest.fixture(autouse=True)
 def _fast_disk(monkeypatch):
-    """Files are written as ever, but no test here cuts the power."""
+    """Skip fsync, which only matters for a power failure."""
     monkeypatch.setattr("os.fsync", lambda fd: None)
 
 
@@ -22,7 +22,7 @@ def _fast_disk(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["prism", "fedgan"])
-def test_a_run_has_the_bits_and_metrics_of_a_run_without_it(name, tmp_path):
+def test_secure_aggregation_changes_no_bit_and_no_metric(name, tmp_path):
     plain, plainly, _ = federate(quick(name), tmp_path / "a", rounds=2)
     after, outcomes, _ = federate(secure(quick(name), 2), tmp_path / "b", rounds=2)
     assert same(after.tree(), plain.tree())
@@ -30,15 +30,15 @@ def test_a_run_has_the_bits_and_metrics_of_a_run_without_it(name, tmp_path):
     assert all(not o.void and len(o.replied) == 3 for o in outcomes)
 
 
-def test_score_layers_in_half_precision_add_up_the_same(tmp_path):
+def test_scores_in_half_precision_give_the_same_sum(tmp_path):
     method = quick("prism", alpha=70)
     plain = federate(method, tmp_path / "a", rounds=1)[0]
     assert same(federate(secure(method, 2), tmp_path / "b", rounds=1)[0].tree(), plain.tree())
 
 
-def test_sums_are_exact_and_equal_the_plain_engines(tmp_path):
-    fed, outcome, _ = play_round(Adds(), tmp_path / "a")
-    plain = play_round(secure(Adds(), 0), tmp_path / "b")
+def test_sums_are_exact_and_equal_to_those_without_masks(tmp_path):
+    fed, outcome, _ = run_one_round(Adds(), tmp_path / "a")
+    plain = run_one_round(secure(Adds(), 0), tmp_path / "b")
     assert adds_up(fed, FIVE)
     assert same(fed.tree(), plain[0].tree())
     assert outcome.metrics == plain[1].metrics
@@ -62,11 +62,11 @@ def test_bytes_of_all_exchanges_are_counted(tmp_path):
     assert len(traffic.replies) == 2 * 3 * 5
 
 
-# -- who vanishes -------------------------------------------------------------------------------------------------------
+# -- dropouts ----------------------------------------------------------------------------------------------------------
 
 
 def expected_outcome(leaves, clients, threshold):
-    """Whose numbers are in the sum, or None for a void round."""
+    """Clients in the sum, or None for a void round."""
     there = [[c for c in clients if leaves.get(c, 9) > exchange] for exchange in range(5)]
     return there[2] if all(len(x) >= threshold for x in there) else None
 
@@ -75,11 +75,11 @@ WHEN = list(itertools.product(range(5), repeat=2))
 MORE = np.random.default_rng(1).integers(0, 8, (24, 5)).tolist()
 
 
-def test_any_two_of_five_may_vanish_at_any_exchange(tmp_path):
+def test_any_two_of_five_clients_may_drop_out_at_any_exchange(tmp_path):
     for i, when in enumerate(WHEN):
         pair = [(0, 4), (1, 2), (3, 1)][i % 3]
         leaves = {FIVE[k]: at for k, at in zip(pair, when, strict=True)}
-        fed, outcome, _ = play_round(Adds(), tmp_path / str(i), leaves)
+        fed, outcome, _ = run_one_round(Adds(), tmp_path / str(i), leaves)
         remain = expected_outcome(leaves, FIVE, 3)
         assert not outcome.void, leaves
         assert adds_up(fed, remain), leaves
@@ -87,49 +87,51 @@ def test_any_two_of_five_may_vanish_at_any_exchange(tmp_path):
         assert outcome.excluded == {c: "gone" for c in FIVE if c not in remain}
 
 
-def test_whoever_vanishes_the_sum_is_right_or_the_round_is_void(tmp_path):
+def test_for_any_dropouts_the_sum_is_right_or_the_round_is_void(tmp_path):
     ends = set()
     for i, when in enumerate(MORE):
         leaves = dict(zip(FIVE, when, strict=True))
-        fed, outcome, _ = play_round(Adds(), tmp_path / str(i), leaves)
+        fed, outcome, _ = run_one_round(Adds(), tmp_path / str(i), leaves)
         remain = expected_outcome(leaves, FIVE, 3)
         assert bool(outcome.void) == (remain is None), leaves
         assert adds_up(fed, remain) if remain else fed.server["closed"] == 0, leaves
         ends.add(outcome.void[2:30])
-    assert len(ends) >= 4  # the patterns reach several ways to end
+    assert len(ends) >= 4  # the patterns lead to several different ends
 
 
-def test_more_than_sixty_four_clients_add_up_too(tmp_path):
+def test_more_than_64_clients_give_the_right_sum(tmp_path):
     many = [f"client-{k}" for k in range(66)]
     method = Adds(Task((1, 8, 8), 0, 3, 66, secagg_threshold=34))
     leaves = {c: [1, 2, 4][k % 3] for k, c in enumerate(many[34:])}
-    fed, outcome, _ = play_round(method, tmp_path, leaves, clients=many)
+    fed, outcome, _ = run_one_round(method, tmp_path, leaves, clients=many)
     assert not outcome.void
     assert adds_up(fed, [c for c in many if leaves.get(c, 9) > 2])
 
 
-def test_the_run_goes_on_after_a_void_round_and_after_drop_outs(tmp_path):
-    fed, outcome, _ = play_round(Adds(), tmp_path, dict.fromkeys(FIVE[:3], 4))  # all trained, nothing could be opened
+def test_the_run_continues_after_a_void_round_and_after_dropouts(tmp_path):
+    fed, outcome, _ = run_one_round(
+        Adds(), tmp_path, dict.fromkeys(FIVE[:3], 4)
+    )  # all trained, the sum could not be unmasked
     assert "2 clients remain" in outcome.void
-    fed, outcome, heard = play_round(Adds(), tmp_path, {"client-4": 1}, fed=fed)
+    fed, outcome, received = run_one_round(Adds(), tmp_path, {"client-4": 1}, fed=fed)
     assert not outcome.void
     assert adds_up(fed, FIVE[:4], t=1)
-    needed = [c for c, exchange, a in heard if decode(a).header.kind is Kind.NEED_FULL]
-    assert needed == FIVE[:4]  # they hold what the void round left them, and are asked in full
-    fed, outcome, _ = play_round(Adds(), tmp_path, fed=fed)
+    needed = [c for c, exchange, a in received if decode(a).header.kind is Kind.NEED_FULL]
+    assert needed == FIVE[:4]  # they have the state of the void round, and need the full state
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=2)
 
 
-def test_a_client_that_lost_its_state_asks_for_all_and_is_in_the_sum(tmp_path):
-    fed, *_ = play_round(Adds(), tmp_path)
+def test_a_client_that_lost_its_state_is_in_the_sum(tmp_path):
+    fed, *_ = run_one_round(Adds(), tmp_path)
     (tmp_path / "client-2.safetensors").unlink()
-    fed, _, heard = play_round(Adds(), tmp_path, fed=fed)
+    fed, _, received = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=1)
-    kinds = [decode(a).header.kind for c, exchange, a in heard if (c, exchange) == ("client-2", 2)]
+    kinds = [decode(a).header.kind for c, exchange, a in received if (c, exchange) == ("client-2", 2)]
     assert kinds == [Kind.NEED_FULL, Kind.REPLY]
 
 
-def test_simulated_drop_outs_end_in_the_right_sum_or_a_void_round(tmp_path):
+def test_simulated_dropouts_give_the_right_sum_or_a_void_round(tmp_path):
     method = Adds(Task((1, 8, 8), 0, 12, 3, secagg_threshold=2))
     fed, outcomes, _ = federate(method, tmp_path, rounds=12, dropout=0.1)
     closed = [o for o in outcomes if not o.void]
@@ -144,7 +146,7 @@ def test_simulated_drop_outs_end_in_the_right_sum_or_a_void_round(tmp_path):
 
 @pytest.mark.parametrize("after", range(1, 24, 4))
 def test_a_server_killed_anywhere_in_a_round_resumes_to_the_same_bits(tmp_path, after):
-    unbroken, *_ = play_round(Adds(), tmp_path / "a", {"client-1": 2})
+    unbroken, *_ = run_one_round(Adds(), tmp_path / "a", {"client-1": 2})
 
     class Killed(Exception):
         pass
@@ -157,38 +159,38 @@ def test_a_server_killed_anywhere_in_a_round_resumes_to_the_same_bits(tmp_path, 
         return answer
 
     with pytest.raises(Killed):
-        play_round(Adds(), tmp_path / "b", {"client-1": 2}, spoil=kill)
-    again, *_ = play_round(Adds(), tmp_path / "b", {"client-1": 2})
+        run_one_round(Adds(), tmp_path / "b", {"client-1": 2}, spoil=kill)
+    again, *_ = run_one_round(Adds(), tmp_path / "b", {"client-1": 2})
     assert same(again.tree(), unbroken.tree())
 
 
 def test_a_resumed_server_gets_stored_replies_and_no_second_draw(tmp_path, monkeypatch):
-    _, _, first = play_round(Adds(), tmp_path)
+    _, _, first = run_one_round(Adds(), tmp_path)
     monkeypatch.setattr(Adds, "client_round", None)  # a second draw would fail
-    _, outcome, second = play_round(Adds(), tmp_path)
+    _, outcome, second = run_one_round(Adds(), tmp_path)
     assert second == first
     assert not outcome.void
 
 
-def test_a_resumed_server_that_hears_other_clients_gets_nothing_twice(tmp_path):
-    """Under the old masks a second vector would show the difference of two; who answered refuses, the round is void."""
-    play_round(Adds(), tmp_path)
-    fed, outcome, _ = play_round(Adds(), tmp_path, {"client-4": 0})
+def test_a_resumed_server_with_other_clients_gets_no_second_shares(tmp_path):
+    """Two vectors under the same masks would reveal their difference: clients refuse, the round is void."""
+    run_one_round(Adds(), tmp_path)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, {"client-4": 0})
     assert "shared their secrets" in outcome.void
     assert all("replay is refused" in outcome.excluded[c] for c in FIVE[:4])
-    fed, outcome, _ = play_round(Adds(), tmp_path, fed=fed)
+    fed, outcome, _ = run_one_round(Adds(), tmp_path, fed=fed)
     assert adds_up(fed, FIVE, t=1)
 
 
-def test_a_resumed_run_asks_in_full_again_where_it_had_to_before(tmp_path):
-    begun, *_ = play_round(Adds(), tmp_path)
+def test_a_resumed_run_sends_the_full_state_to_the_same_clients(tmp_path):
+    started, *_ = run_one_round(Adds(), tmp_path)
     (tmp_path / "client-2.safetensors").unlink()
-    unbroken, *_ = play_round(Adds(), tmp_path, fed=begun)
-    again, outcome, _ = play_round(Adds(), tmp_path, fed=begun)
+    unbroken, *_ = run_one_round(Adds(), tmp_path, fed=started)
+    again, outcome, _ = run_one_round(Adds(), tmp_path, fed=started)
     assert not outcome.excluded
     assert same(again.tree(), unbroken.tree())
 
 
-def test_a_clients_secrets_are_gone_when_the_round_is_over(tmp_path):
-    play_round(Adds(), tmp_path)
+def test_secrets_of_a_client_are_deleted_at_the_end_of_the_round(tmp_path):
+    run_one_round(Adds(), tmp_path)
     assert load(tmp_path / "client-0.safetensors")["secrets"] == {"stage": 4}

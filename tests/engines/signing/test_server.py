@@ -1,4 +1,4 @@
-"""Signed messages: a run's bits stay the same, and nobody speaks for somebody else."""
+"""Signed messages: the bits of a run do not change, and no client can act for another."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ import pytest
 from tests.engines.secagg.adds import FIVE, Adds, adds_up
 from tests.engines.toy import Free, Toy
 from tests.federation import RUN, digits, federate, quick, same, shares
-from vitrail.engines.async_rounds import run_async_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
+from vitrail.engines.server import run_rounds
 from vitrail.engines.signing.client import SignedSession
 from vitrail.engines.signing.server import ClientKeys, SigningServer
 from vitrail.engines.simulation import SimulatedClients
@@ -20,8 +20,8 @@ from vitrail.utils.keys import SIGNATURE, Key
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode, encode
 
-PLAIN = Adds(Task((1, 8, 8), 0, 3, 5))  # no secure sums
-SERVER, STRANGER = Key(b"server's secret".ljust(32)), Key(b"somebody else's".ljust(32))
+PLAIN = Adds(Task((1, 8, 8), 0, 3, 5))  # no secure aggregation
+SERVER, STRANGER = Key(b"server's secret".ljust(32)), Key(b"another party's k".ljust(32))
 
 
 def key_of(client):
@@ -29,16 +29,16 @@ def key_of(client):
 
 
 class Sites:
-    """Clients behind signatures, and hooks where a test spoils what travels."""
+    """Clients behind signatures, and hooks with which a test changes messages."""
 
     def __init__(self, method, folder, clients, down=lambda c, t, b: b, up=lambda c, t, b: b, server=SERVER.public):
         folder.mkdir(parents=True, exist_ok=True)
-        self.crew = SimulatedClients(method, RUN, Rng((5,)), shares(len(clients), each=2), folder / "clients")
+        self.simulated = SimulatedClients(method, RUN, Rng((5,)), shares(len(clients), each=2), folder / "clients")
         self.down, self.up, self.pinned = down, up, server
         self.names = ClientKeys()
         for client in clients:
             self.names.meet(client, key_of(client).public)
-        self.told = "the terms of this run"
+        self.terms = "the terms of this run"
         self.signing = SigningServer(SERVER, self.names, lambda: "the terms of this run")
 
     def carry(self, requests):
@@ -48,12 +48,12 @@ class Sites:
 
     def answer(self, client, carried):
         node, request = SignedSession(client, key_of(client), self.pinned), carried[:-SIGNATURE]
-        one = self.crew.client(client, digits().train)
+        one = self.simulated.client(client, digits().train)
         try:
-            reply = one.answer(node.opened(carried, self.told))
+            reply = one.answer(node.verify(carried, self.terms))
         except VitrailError as e:
             reply = one.refuse(str(e))
-        return node.closed(request, reply)
+        return node.sign(request, reply)
 
 
 def run(method, folder, clients, rounds, ahead=1, **hooks):
@@ -66,7 +66,7 @@ def run(method, folder, clients, rounds, ahead=1, **hooks):
             outcomes.append(outcome)
             continue
         journal = Journal(folder / "answers")
-        for outcome, after in run_async_rounds(
+        for outcome, after in run_rounds(
             method, fed, RUN, lambda _: clients, min(rounds, fed.round + ahead),
             sites.signing.ask(sites.carry), Rng((5,)), journal,
         ):  # fmt: skip
@@ -82,7 +82,7 @@ def run(method, folder, clients, rounds, ahead=1, **hooks):
     [(Adds(), 5, 1), (PLAIN, 5, 1), (Toy(), 3, 1), (Free(), 3, 3)],
     ids=["secure sums", "sums", "relays and full states", "no barrier"],
 )
-def test_bits_are_those_without_and_each_message_costs_64_bytes_more(tmp_path, method, clients, ahead):
+def test_signatures_change_no_bit_and_add_64_bytes_per_message(tmp_path, method, clients, ahead):
     names = [f"client-{k}" for k in range(clients)]
     signed, outcomes = run(method, tmp_path / "a", names, method.task.rounds, ahead)
     plain, others, traffic = federate(
@@ -103,8 +103,8 @@ def test_bits_are_those_without_and_each_message_costs_64_bytes_more(tmp_path, m
             assert mine.down[client] == theirs.down[client] + SIGNATURE * sent
 
 
-def test_an_answer_in_anothers_name_is_left_out(tmp_path):
-    """client-1's bytes are replaced by an answer that somebody else signed."""
+def test_a_reply_in_the_name_of_another_client_is_excluded(tmp_path):
+    """client-1's bytes are replaced by a reply with another party's signature."""
     method = PLAIN
 
     def forged(client, t, carried):
@@ -115,12 +115,12 @@ def test_an_answer_in_anothers_name_is_left_out(tmp_path):
 
     fed, outcomes = run(method, tmp_path, FIVE, 1, up=forged)
     assert outcomes[0].excluded.keys() == {"client-1"}
-    assert "not signed, for this request, by its key" in outcomes[0].excluded["client-1"]
+    assert "not signed for this request by its key" in outcomes[0].excluded["client-1"]
     assert adds_up(fed, [c for c in FIVE if c != "client-1"])
 
 
-def test_whatever_is_changed_on_the_way_up_is_left_out(tmp_path):
-    """Run, round, sender, kind, numbers and signature: all are covered, also where the checksum was made to match."""
+def test_a_reply_changed_in_transit_is_excluded(tmp_path):
+    """The signature covers run, round, sender, kind and values, also if the checksum is valid."""
     method = PLAIN
 
     def rewritten(change):
@@ -152,8 +152,8 @@ def test_whatever_is_changed_on_the_way_up_is_left_out(tmp_path):
         assert "not a message and its signature" in outcomes[0].excluded["client-2"]
 
 
-def test_an_answer_to_another_request_is_no_answer(tmp_path):
-    """client-2's own, rightly signed answer of round 0 comes again in round 1."""
+def test_a_reply_to_another_request_is_excluded(tmp_path):
+    """The signed reply of client-2 to round 0 is replayed in round 1."""
     method, first = PLAIN, {}
 
     def replayed(client, t, carried):
@@ -161,11 +161,11 @@ def test_an_answer_to_another_request_is_no_answer(tmp_path):
 
     fed, outcomes = run(method, tmp_path, FIVE, 2, up=replayed)
     assert not outcomes[0].excluded
-    assert "not signed, for this request" in outcomes[1].excluded["client-2"]
+    assert "not signed for this request" in outcomes[1].excluded["client-2"]
     assert adds_up(fed, [c for c in FIVE if c != "client-2"], t=1)
 
 
-def test_a_node_refuses_a_server_that_its_owner_did_not_name_and_says_so(tmp_path):
+def test_a_node_refuses_a_server_that_its_owner_did_not_name(tmp_path):
     method = PLAIN
     fed, outcomes = run(method, tmp_path / "a", FIVE, 1, server=STRANGER.public)
     assert fed.round == 1
@@ -175,7 +175,7 @@ def test_a_node_refuses_a_server_that_its_owner_did_not_name_and_says_so(tmp_pat
     assert adds_up(run(method, tmp_path / "b", FIVE, 1, server=None)[0], FIVE), "without a name nothing is checked"
 
 
-def test_a_request_that_is_changed_or_meant_for_another_is_refused(tmp_path):
+def test_a_request_that_is_changed_or_for_another_client_is_refused(tmp_path):
     method, to = PLAIN, {}
 
     def crossed(client, t, carried):
@@ -195,24 +195,24 @@ def test_a_request_that_is_changed_or_meant_for_another_is_refused(tmp_path):
     assert not outcomes[0].replied
 
 
-def test_terms_that_were_changed_on_the_way_are_refused(tmp_path):
-    """What a request is about travels beside it; the signature covers both."""
+def test_terms_changed_in_transit_are_refused(tmp_path):
+    """The signature covers the request and the terms it is sent with."""
     sites = Sites(PLAIN, tmp_path, FIVE)
-    sites.told = "the terms of this run, without noise"
+    sites.terms = "the terms of this run, without noise"
     start = Federation(0, PLAIN.server_init(Rng((5,))))
     _, outcome = run_round(PLAIN, start, RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,)))
     assert not outcome.replied
     assert all("not signed by the server" in why for why in outcome.excluded.values())
 
 
-def test_a_request_for_one_thing_is_none_for_another():
+def test_a_request_for_one_purpose_is_refused_for_another():
     node, server = SignedSession("a", key_of("a"), SERVER.public), SigningServer(SERVER, ClientKeys())
-    assert node.opened(server.sign("a", b"a model", "keep"), what="keep") == b"a model"
+    assert node.verify(server.sign("a", b"a model", "keep"), purpose="keep") == b"a model"
     with pytest.raises(VitrailError, match="server-key"):
-        node.opened(server.sign("a", b"a model", "keep"))
+        node.verify(server.sign("a", b"a model", "keep"))
 
 
-def test_the_first_key_of_a_client_stays_and_another_is_refused():
+def test_a_client_is_known_by_its_first_key_and_another_is_refused():
     names = ClientKeys()
     names.meet("a", key_of("a").public)
     again = ClientKeys(dict(names.keys))
@@ -223,7 +223,7 @@ def test_the_first_key_of_a_client_stays_and_another_is_refused():
     assert again.key_of("b") is None
 
 
-def test_with_a_folder_of_expected_keys_no_other_counts(tmp_path):
+def test_with_a_folder_of_expected_keys_only_these_count(tmp_path):
     (tmp_path / "north%2F1.pub").write_text(key_of("north/1").public.hex())
     names = ClientKeys({"south": STRANGER.public}, tmp_path)
     names.meet("north/1", key_of("north/1").public)
@@ -234,24 +234,24 @@ def test_with_a_folder_of_expected_keys_no_other_counts(tmp_path):
     assert names.key_of("south") is None, "not even one that was known before"
 
 
-def test_an_answer_of_a_client_that_nobody_met_is_left_out(tmp_path):
+def test_a_reply_of_a_client_without_a_known_key_is_excluded(tmp_path):
     method = PLAIN
     sites = Sites(method, tmp_path, FIVE)
-    sites.signing.names.keys.pop("client-4")
+    sites.signing.client_keys.keys.pop("client-4")
     fed, outcome = run_round(
         method, Federation(0, method.server_init(Rng((5,)))), RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,))
     )
-    assert outcome.excluded == {"client-4": "reply refused: no key is known for it"}
+    assert outcome.excluded == {"client-4": "reply refused: its key is not known"}
     assert adds_up(fed, FIVE[:4])
 
 
-def test_a_failure_of_the_engine_stays_a_failure(tmp_path):
+def test_a_failure_of_the_engine_is_passed_on(tmp_path):
     method = PLAIN
     _, outcomes = run(method, tmp_path, FIVE, 1, up=lambda c, t, b: Failure("lost its way") if c == "client-0" else b)
     assert outcomes[0].excluded == {"client-0": "lost its way"}
 
 
-def test_a_real_method_learns_the_same(tmp_path):
+def test_a_real_method_gives_the_same_bits_with_signatures(tmp_path):
     method = quick("prism", rounds=2)
     names = [f"client-{k}" for k in range(3)]
     signed, _ = run(method, tmp_path / "a", names, 2)

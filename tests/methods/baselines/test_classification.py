@@ -12,7 +12,7 @@ from torch import nn
 from tests.federation import digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.replies import _check as check_part
-from vitrail.engines.secagg.client import MASK
+from vitrail.engines.secagg.messages import MASK
 from vitrail.methods.base import LAST_COUNTED, ServerMessage, Sums
 from vitrail.methods.baselines import shared_pool
 from vitrail.methods.baselines.sdafl import UNSURE

@@ -319,7 +319,7 @@ def test_a_clients_generator_is_loaded_from_a_runs_folder(tmp_path):
     plain = vitrail.train(
         "dpfedgan", width=4, latent_dim=8, batch_size=64, g_steps=1, out=str(tmp_path / "plain"), **tiny
     )
-    with pytest.raises(VitrailError, match="no generator of their own"):
+    with pytest.raises(VitrailError, match="no personal generators"):
         load_personal(plain.folder, "client-0")
 
 

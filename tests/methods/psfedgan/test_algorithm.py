@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from tests.federation import RUN, digits, federate, quick, same, shares
 from vitrail.data.dataset import Images
 from vitrail.engines.client import Client
+from vitrail.engines.client_store import ClientStore
 from vitrail.engines.replies import Failure
-from vitrail.engines.secagg.primitives import public
 from vitrail.experiment import settings as config
 from vitrail.methods.base import ServerMessage, Sums, Task
 from vitrail.methods.psfedgan import twin
@@ -21,6 +21,7 @@ from vitrail.models.model_file import load, load_classifier, open_classifier, op
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy.claims import claim
 from vitrail.privacy.policy import Policy
+from vitrail.utils.crypto import public
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state
@@ -326,16 +327,16 @@ def test_a_client_killed_before_or_after_storing_its_state_agrees_again(tmp_path
     client = Client("client-0", method, RUN, Rng((5,)), lambda: digits().train.take(TWO["client-0"]), folder / "killed")
     first, second = (data for c, data in traffic.requests if c == "client-0")
     expected = [data for c, data in traffic.replies if c == "client-0"]
-    keep = Client._keep
+    keep = ClientStore.save
 
     def killed(self, kept):
         raise KeyboardInterrupt
 
     for request, reply in ((first, expected[0]), (second, expected[1])):
-        monkeypatch.setattr(Client, "_keep", killed)
+        monkeypatch.setattr(ClientStore, "save", killed)
         with pytest.raises(KeyboardInterrupt):
             client.answer(request)
-        monkeypatch.setattr(Client, "_keep", keep)
+        monkeypatch.setattr(ClientStore, "save", keep)
         assert client.answer(request) == reply  # killed before: trained again
         assert client.answer(request) == reply  # killed after: the stored reply
     assert agree(fed, folder / "killed", ["client-0"])

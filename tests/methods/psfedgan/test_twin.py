@@ -19,9 +19,9 @@ from tests.methods.psfedgan.test_algorithm import (
     small,
     windows,
 )
-from vitrail.engines.secagg.primitives import public
 from vitrail.experiment import train as runs
 from vitrail.methods.psfedgan import twin
+from vitrail.utils.crypto import public
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng
 

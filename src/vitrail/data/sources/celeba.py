@@ -79,7 +79,7 @@ def _identities(path: Path, order: list[str]) -> NDArray[np.int64]:
     for number, line in enumerate(_lines(path), 1):
         words = line.split()
         if len(words) != 2 or not words[1].isdigit():
-            raise Malformed(f"{path}: line {number} must have a name and the number of a person")
+            raise Malformed(f"{path}: line {number} must have a name and an identity number")
         found[words[0]] = int(words[1])
     unknown = next((name for name in order if name not in found), None)
     if unknown is not None:

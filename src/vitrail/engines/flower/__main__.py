@@ -1,4 +1,4 @@
-"""`flwr run "$(python -m vitrail.engines.flower)" ...`: where the app is that `flwr run` takes."""
+"""Print the folder of the Flower app: `flwr run "$(python -m vitrail.engines.flower)" ...`."""
 
 from pathlib import Path
 

@@ -1,16 +1,16 @@
-"""Certificates and keys for a trial with Flower, a folder for each party.
+"""Certificates and keys for a trial with Flower, one folder per party.
 
     FOLDER/superlink/  ca.crt server.crt server.key            TLS of the SuperLink
-                       signing.key signing.pub                 the server signs its requests
-                       nodes/NAME.pub                          to be registered with the SuperLink
-                       keys/NAME.pub                           the keys that nodes sign their answers with
-    FOLDER/NAME/       ca.crt supernode.key supernode.pub      the node proves itself to the SuperLink
-                       server.pub                              whose requests it answers: server-key
-                       node.key node.pub                       it signs its answers
-                       peers/NAME.pub                          the keys of all nodes: peer-keys
+                       signing.key signing.pub                 signing key of the server
+                       nodes/NAME.pub                          node keys to register with the SuperLink
+                       keys/NAME.pub                           keys that nodes sign their replies with
+    FOLDER/NAME/       ca.crt supernode.key supernode.pub      authentication of the node at the SuperLink
+                       server.pub                              key of its server: server-key
+                       node.key node.pub                       signing key of the node
+                       peers/NAME.pub                          keys of all nodes: peer-keys
 
-The key of the certificate authority is forgotten once it has signed: nobody can make another server that these nodes
-believe. What comes to last should come from the parties' own authority, each private key made where it is used.
+The key of the certificate authority is deleted after signing: no other server can be made that these nodes trust. A
+permanent deployment should use the parties' own authority, and create each private key where it is used.
 """
 
 from __future__ import annotations
@@ -37,12 +37,22 @@ SERVER = "superlink"
 
 
 def make(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 90) -> None:
-    """All that a SuperLink and these nodes need, in a new folder: whole or not at all."""
+    """Create certificates and keys for a SuperLink and its nodes.
+
+    Args:
+        folder: A new folder; it appears complete or not at all.
+        nodes: Names of the nodes.
+        hosts: Names and addresses of the SuperLink, in addition to localhost.
+        days: How long certificates are valid.
+
+    Raises:
+        VitrailError: The folder exists or cannot be written, or a name is invalid.
+    """
     _check(nodes)
     if folder.exists():
-        raise VitrailError(f"{folder} is there already, and keys are never replaced; give the name of a new folder")
+        raise VitrailError(f"{folder} already exists, and keys are never replaced; name a new folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))  # open to its owner alone
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))  # readable by its owner alone
     try:
         _fill(made, nodes, [*HOSTS, *hosts], dt.timedelta(days=days))
         made.rename(folder)
@@ -59,7 +69,7 @@ def _check(nodes: Sequence[str]) -> None:
                 f"node {name!r}: a name of letters, digits, dots, dashes and blanks is expected, other than {SERVER}"
             )
     if not nodes or len(set(nodes)) != len(nodes):
-        raise VitrailError("name at least one node, and none twice: --nodes north,south,west")
+        raise VitrailError("name at least one node, each once: --nodes north,south,west")
 
 
 def _fill(folder: Path, nodes: Sequence[str], hosts: Sequence[str], valid: dt.timedelta) -> None:
@@ -98,7 +108,7 @@ def _private(path: Path, data: bytes) -> None:
 def _authority(valid: dt.timedelta) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vitrail trial authority")])
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates alone
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # only signs certificates
     builder = (
         _certificate(name, name, key.public_key(), key.public_key(), valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -152,5 +162,5 @@ def _host(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         if not re.fullmatch(r"[A-Za-z0-9*]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", name):
-            raise VitrailError(f"host {name!r}: give an address or a name such as fl.example.org") from None
+            raise VitrailError(f"host {name!r}: give an IP address or a name such as fl.example.org") from None
         return x509.DNSName(name)

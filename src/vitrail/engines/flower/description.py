@@ -1,4 +1,4 @@
-"""What a node says of itself before a run, and the checks that it passes before anything else of it is known."""
+"""A node's description of itself before a run, and the checks on it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,35 @@ from dataclasses import asdict, dataclass
 
 from vitrail.utils.errors import Malformed, VitrailError, printable
 
-MOST_CLASSES = 10_000
-SHAPES = (range(1, 5), range(1, 4097), range(1, 4097))  # channels, height, width: as data/resize.py allows
+MAX_CLASSES = 10_000
+SHAPES = (range(1, 5), range(1, 4097), range(1, 4097))  # channels, height, width, as in data/resize.py
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a node says of itself: who it is, and what images it has; not where, and how many only if its owner says."""
+    """A node and the format of its images.
+
+    Args:
+        name: Name of the node.
+        key: Its public key in hexadecimal; distinguishes a restarted node from another one of the same name.
+        shape: Channels, height and width of its images.
+        classes: Names of its labels.
+        images: Largest number of its images, as its owner declares; 0: not declared.
+    """
 
     name: str
-    key: str  # its public key; tells a node that was restarted from another one of the same name
+    key: str
     shape: tuple[int, ...]
     classes: tuple[str, ...]
-    images: int = 0  # the most that it has, as its owner declares; 0: not declared
+    images: int = 0
 
     def text(self) -> str:
-        """As it travels."""
+        """Encode as JSON."""
         return json.dumps(asdict(self))
 
     @property
     def public(self) -> bytes:
-        """The key that it signs with."""
+        """The public key as bytes."""
         return bytes.fromhex(self.key)
 
     @staticmethod
@@ -36,19 +44,19 @@ class Description:
         """Read a description that a node sent.
 
         Args:
-            text: What came; nothing is known of it.
+            text: Text from a node; it may be anything.
 
         Returns:
-            The description: name, key, shape and classes have been checked.
+            The description, with all fields checked.
 
         Raises:
-            VitrailError: The node refuses to take part, in its own words, or the text is no description.
+            VitrailError: The node refuses to take part, with its reason, or the text is not a description.
         """
         try:
             found = json.loads(text)
             if "refuses" in found:
-                who, why = printable(str(found.get("name", "")), 60), printable(str(found["refuses"]))
-                raise VitrailError(f"{who}: {why}".removeprefix(": "))
+                name, reason = printable(str(found.get("name", "")), 60), printable(str(found["refuses"]))
+                raise VitrailError(f"{name}: {reason}".removeprefix(": "))
             name, key, shape, classes = (found[field] for field in ("name", "key", "shape", "classes"))
             images = found.get("images", 0)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
@@ -57,13 +65,13 @@ class Description:
             raise Malformed("its name is not 1 to 255 bytes of printable text")
         if not (isinstance(key, str) and re.fullmatch("[0-9a-f]{64}", key)):
             raise Malformed(f"{name}: its key is not 64 hexadecimal digits")
-        if not (isinstance(shape, list) and len(shape) == 3 and all(map(_in, shape, SHAPES))):
-            raise Malformed(f"{name}: its pictures have an impossible shape")
-        if not (isinstance(classes, list) and len(classes) <= MOST_CLASSES and all(map(_is_name, classes))):
-            raise Malformed(f"{name}: its labels are not at most {MOST_CLASSES:,} names of 1 to 255 printable bytes")
+        if not (isinstance(shape, list) and len(shape) == 3 and all(map(_is_int_in, shape, SHAPES))):
+            raise Malformed(f"{name}: its images have an impossible shape")
+        if not (isinstance(classes, list) and len(classes) <= MAX_CLASSES and all(map(_is_name, classes))):
+            raise Malformed(f"{name}: its labels are not at most {MAX_CLASSES:,} names of 1 to 255 printable bytes")
         if len(set(classes)) < len(classes):
             raise Malformed(f"{name}: two of its labels have the same name")
-        if not _in(images, range(10**9)):
+        if not _is_int_in(images, range(10**9)):
             raise Malformed(f"{name}: it declares an impossible number of images")
         return Description(name, key, tuple(shape), tuple(classes), images)
 
@@ -72,5 +80,5 @@ def _is_name(text: object) -> bool:
     return isinstance(text, str) and text == printable(text, 256) and 1 <= len(text.encode()) <= 255
 
 
-def _in(n: object, bounds: range) -> bool:
+def _is_int_in(n: object, bounds: range) -> bool:
     return type(n) is int and n in bounds

@@ -1,4 +1,4 @@
-"""The Flower engine: `ask` over a Grid."""
+"""The Flower engine: carries requests to nodes over a Grid."""
 
 from __future__ import annotations
 
@@ -6,40 +6,48 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from vitrail.engines.flower.messages import TRAIN, packed, unpacked
+from vitrail.engines.federation import Ask, RoundResult
+from vitrail.engines.flower.messages import TRAIN, pack, unpack
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Ask, RoundResult
 from vitrail.methods.base import Method
 from vitrail.utils.errors import printable, reason_of
 from vitrail.wire.message import LARGEST
 
-Drops = Callable[[str, bytes], Failure | None]
-_NOT_THERE = "its node is not connected"
-_GONE = (3, 4, 5)  # Flower's codes for a message or a node that is no longer there
-_RESTS = (1.0, 5.0)  # seconds before a client is asked once more where Flower failed; it says what it would have said
+Dropout = Callable[[str, bytes], Failure | None]
+_NOT_CONNECTED = "its node is not connected"
+_GONE = (3, 4, 5)  # Flower's codes for a message or a node that no longer exists
+_RETRY_DELAYS = (1.0, 5.0)  # seconds before a request is sent again after an error of Flower
 
 
 @dataclass
-class _Asked:
-    """A request under way."""
+class _Pending:
+    """A request in progress."""
 
     request: bytes
-    until: float
+    deadline: float
     node: int | None = None
     message: str = ""
-    times: int = 0  # that it was sent
-    accidents: int = 0
-    rests: float = 0.0  # until when it is not sent again
+    sent: int = 0  # number of times
+    errors: int = 0
+    not_before: float = 0.0  # when it may be sent again
 
 
 class FlowerEngine:
-    """Carries requests to nodes and streams their answers; `most` is how many are under way at once."""
+    """Sends requests to nodes and yields their replies.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        roster: Nodes by client.
+        method: The method; it determines the largest reply.
+        max_pending: Largest number of requests in progress; None: no limit.
+        purpose: Type of the Flower messages.
+        dropout: Returns a failure if a simulated client does not answer a request.
+    """
 
     def __init__(
         self,
@@ -47,32 +55,33 @@ class FlowerEngine:
         roster: Roster,
         method: Method,
         *,
-        most: int | None = None,
-        kind: str = TRAIN,
-        drops: Drops = lambda *_: None,
+        max_pending: int | None = None,
+        purpose: str = TRAIN,
+        dropout: Dropout = lambda *_: None,
     ) -> None:
-        self.grid, self.roster, self.most, self.kind, self.drops = grid, roster, most, kind, drops
-        self.ask: Ask = roster.proof.ask(self.carry, kind) if roster.proof else self.carry
-        self.largest = largest_reply(method)
+        self.grid, self.roster, self.purpose = grid, roster, purpose
+        self.max_pending, self.dropout = max_pending, dropout
+        self.ask: Ask = roster.signing.ask(self.carry, purpose) if roster.signing else self.carry
+        self.max_reply = max_reply_bytes(method)
         self.repeated: Counter[str] = Counter()  # bytes of requests that were sent again, by client
 
     def count(self, outcome: RoundResult) -> None:
-        """What travelled beside a round's messages."""
-        if self.roster.proof:
-            self.roster.proof.count(outcome)
+        """Add the bytes of signatures and repeated requests to the result of a round."""
+        if self.roster.signing:
+            self.roster.signing.count(outcome)
         for client, size in self.repeated.items():
-            outcome.down[client] = outcome.down.get(client, 0) + size
+            outcome.count_down(client, size)
         self.repeated.clear()
 
     def carry(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
-        """Carry requests to clients and yield their answers as they come; at None, wait for one of them.
+        """Send requests to clients and yield their replies as they arrive; at None, wait for a reply first.
 
-        A client has the run's time-out to answer; what it says later is to a message that nobody asks for any more.
+        A client must reply within the run's timeout; later replies are ignored.
         """
         todo, more = iter(requests), True
-        waiting: dict[str, _Asked] = {}
-        while more or waiting:
-            while more and (self.most is None or len(waiting) < self.most):
+        pending: dict[str, _Pending] = {}
+        while more or pending:
+            while more and (self.max_pending is None or len(pending) < self.max_pending):
                 try:
                     request = next(todo)
                 except StopIteration:
@@ -80,81 +89,80 @@ class FlowerEngine:
                     break
                 if request is None:
                     break
-                if failure := self.drops(*request):
+                if failure := self.dropout(*request):
                     yield request[0], failure
                     continue
-                waiting[request[0]] = _Asked(request[1], time.monotonic() + self.roster.timeout)
-            for client, answer in self._round_trip(waiting):
-                del waiting[client]
+                pending[request[0]] = _Pending(request[1], time.monotonic() + self.roster.timeout)
+            for client, answer in self._round_trip(pending):
+                del pending[client]
                 yield client, answer
 
-    def _round_trip(self, waiting: dict[str, _Asked]) -> list[tuple[str, bytes | Failure]]:
-        """Send what can be sent, wait until something comes, and return it."""
-        began = time.monotonic()
-        while waiting:
-            self.roster.look()
-            for client, asked in waiting.items():
-                self._send(client, asked)
-            came = self._came(waiting)
-            if came:
-                return came
-            time.sleep(min(0.5, max(0.01, 0.05 * (time.monotonic() - began))))  # a twentieth of the wait is lost
+    def _round_trip(self, pending: dict[str, _Pending]) -> list[tuple[str, bytes | Failure]]:
+        """Send requests that are due, wait until something arrives, and return it."""
+        start = time.monotonic()
+        while pending:
+            self.roster.update()
+            for client, one in pending.items():
+                self._send(client, one)
+            if arrived := self._receive(pending):
+                return arrived
+            time.sleep(min(0.5, max(0.01, 0.05 * (time.monotonic() - start))))  # at most 5 % of the wait is lost
         return []
 
-    def _send(self, client: str, asked: _Asked) -> None:
-        """To the client's node; again where that has come back as another, or where Flower failed."""
+    def _send(self, client: str, one: _Pending) -> None:
+        """Send a request to the client's node; again if that has another id now, or after an error of Flower."""
         node = self.roster.node(client)
-        if node is None or node == asked.node or time.monotonic() < asked.rests:
+        if node is None or node == one.node or time.monotonic() < one.not_before:
             return
-        left = max(1.0, asked.until - time.monotonic())
-        message = Message(packed(self.roster.terms.text(), asked.request), node, self.kind, ttl=left)
+        ttl = max(1.0, one.deadline - time.monotonic())
+        message = Message(pack(self.roster.spec.text(), one.request), node, self.purpose, ttl=ttl)
         pushed = [m for m in self.grid.push_messages([message]) if m]
         if pushed:
-            if asked.times and self.kind == TRAIN:
-                self.repeated[client] += len(asked.request)
-            asked.node, asked.message, asked.times = node, pushed[0], asked.times + 1
+            if one.sent and self.purpose == TRAIN:
+                self.repeated[client] += len(one.request)
+            one.node, one.message, one.sent = node, pushed[0], one.sent + 1
 
-    def _came(self, waiting: dict[str, _Asked]) -> list[tuple[str, bytes | Failure]]:
-        by_message = {asked.message: client for client, asked in waiting.items() if asked.message}
-        came: list[tuple[str, bytes | Failure]] = []
+    def _receive(self, pending: dict[str, _Pending]) -> list[tuple[str, bytes | Failure]]:
+        """Return replies that have arrived, and failures of clients that will not reply."""
+        by_message = {one.message: client for client, one in pending.items() if one.message}
+        arrived: list[tuple[str, bytes | Failure]] = []
         for reply in self.grid.pull_messages(list(by_message)) if by_message else ():
             client = by_message.get(reply.metadata.reply_to_message_id)
             if client is None:
                 continue
-            asked = waiting[client]
-            if reply.has_error() and asked.accidents < len(_RESTS):
-                asked.node, asked.message = None, ""
-                asked.rests = time.monotonic() + _RESTS[asked.accidents]
-                asked.accidents += 1
+            one = pending[client]
+            if reply.has_error() and one.errors < len(_RETRY_DELAYS):
+                one.node, one.message = None, ""
+                one.not_before = time.monotonic() + _RETRY_DELAYS[one.errors]
+                one.errors += 1
             else:
-                came.append((client, self._read(reply)))
-        heard = {client for client, _ in came}
-        for client, asked in waiting.items():
-            if client in heard:
+                arrived.append((client, self._read(reply)))
+        replied = {client for client, _ in arrived}
+        for client, one in pending.items():
+            if client in replied:
                 continue
-            if asked.node is None and self.roster.lost(client):
-                came.append((client, Failure(printable(self.roster.refusal(client) or _NOT_THERE))))
-            elif time.monotonic() > asked.until:
-                came.append((client, Failure(f"did not answer within {self.roster.timeout:g} s")))
-        return came
+            if one.node is None and self.roster.lost(client):
+                arrived.append((client, Failure(printable(self.roster.refusal(client) or _NOT_CONNECTED))))
+            elif time.monotonic() > one.deadline:
+                arrived.append((client, Failure(f"did not reply within {self.roster.timeout:g} s")))
+        return arrived
 
     def _read(self, reply: Message) -> bytes | Failure:
         if reply.has_error():
             if reply.error.code in _GONE:
-                return Failure(_NOT_THERE)
-            return Failure(f"its node failed: {printable(reply.error.reason or 'it gives no reason', 200)}")
+                return Failure(_NOT_CONNECTED)
+            return Failure(f"its node failed: {printable(reply.error.reason or 'no reason is given', 200)}")
         try:
-            words, data = unpacked(reply, self.largest)
+            text, data = unpack(reply, self.max_reply)
         except Exception as e:
             return Failure(f"reply refused: {reason_of(e)}")
-        return Failure(printable(words, 200)) if words else data
+        return Failure(printable(text, 200)) if text else data
 
 
-def largest_reply(method: Method) -> int:
-    """How many bytes a reply may have: what was declared, and room for headers and for secure aggregation's letters."""
-    declared = method.reply_spec()
+def max_reply_bytes(method: Method) -> int:
+    """Return the largest size of a reply: all declared parts, headers, and letters of secure aggregation."""
     clients = method.task.clients
     total = 2**20 + 2**10 * clients
-    for d in declared.values():
-        total += prod((d.most_bytes, clients if d.how == "relay" else 1))
+    for d in method.reply_spec().values():
+        total += d.most_bytes * (clients if d.how == "relay" else 1)
     return min(total, LARGEST)

@@ -1,8 +1,8 @@
-"""Sum parts as whole numbers modulo 2^w: what can be masked, added while masked, and read once masks cancel.
+"""Sum parts as integers modulo 2^w, which can be masked and added.
 
-A part's numbers are counted from the least that was declared, so that they run from 0 to `span`, and w is the least for
-which the sum of all clients does not wrap: bits of K clients take bit_length(K) bits an element. Floats are the
-same 64-bit fixed point that the engine adds up without masks, so that both give the same sum to the bit.
+Values are stored relative to the declared minimum, so they range from 0 to `span`; w is the smallest width for which
+the sum of all clients does not wrap: bits of K clients take bit_length(K) bits per element. Floats use the same 64-bit
+fixed point as sums without masks (sums.py), so both give the same sum to the bit.
 """
 
 from __future__ import annotations
@@ -19,18 +19,26 @@ from vitrail.methods.base import PartSpec, fixed_point_scale
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.wire.codecs import Array
 
-Words = NDArray[Any]  # unsigned, of the narrowest type that holds w bits; it wraps by itself
+Words = NDArray[Any]  # unsigned, of the narrowest type with at least w bits; its overflow is the reduction modulo 2^w
 
 
 @dataclass(frozen=True)
-class Whole:
-    """How one sum part travels."""
+class IntegerFormat:
+    """Integer format of one sum part.
+
+    Args:
+        size: Number of elements.
+        low: Integer that is stored as 0.
+        span: Largest stored value of one client.
+        scale: Fixed-point scale; 1 for integers.
+        width: w, bits per element.
+    """
 
     size: int
-    low: int  # what 0 stands for
-    span: int  # the largest that one client may send
-    scale: float  # 1 for what is whole already
-    width: int  # w, bits an element
+    low: int
+    span: int
+    scale: float
+    width: int
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -39,36 +47,44 @@ class Whole:
 
     @property
     def wire_bytes(self) -> int:
-        """Its size on the wire."""
+        """Number of bytes on the wire."""
         return -(-self.size * self.width // 8)
 
     def zeros(self) -> Words:
-        """The sum of nobody."""
+        """Return the sum of no client."""
         return np.zeros(self.size, self.dtype)
 
     def words(self, array: Array) -> Words:
-        """One client's numbers; what lies outside of the declared range does not leave the client."""
+        """Convert one client's array.
+
+        Raises:
+            VitrailError: The size or a value is outside of the declaration; then nothing leaves the client.
+        """
         if array.size != self.size:
             raise VitrailError(f"{array.size} elements, declared are {self.size}")
-        whole = np.rint(array * np.float64(self.scale)) if array.dtype.kind == "f" else array
-        low, high = (whole.min().item(), whole.max().item()) if whole.size else (self.low, self.low)
-        if not self.low <= low <= high <= self.low + self.span:  # before the cast, which wraps; NaN is refused, too
+        rounded = np.rint(array * np.float64(self.scale)) if array.dtype.kind == "f" else array
+        low, high = (rounded.min().item(), rounded.max().item()) if rounded.size else (self.low, self.low)
+        if not self.low <= low <= high <= self.low + self.span:  # before the cast, which wraps; also refuses NaN
             worst = low if low < self.low else high
             least, limit = self.low / self.scale, (self.low + self.span) / self.scale
-            raise VitrailError(f"it holds {worst / self.scale:.3g}, outside {least:g} to {limit:g}")
-        return (whole.reshape(-1).astype(np.int64) - np.int64(self.low)).astype(self.dtype)
+            raise VitrailError(f"its value {worst / self.scale:.3g} is outside {least:g} to {limit:g}")
+        return (rounded.reshape(-1).astype(np.int64) - np.int64(self.low)).astype(self.dtype)
 
     def total(self, words: Words, clients: int) -> NDArray[np.float64]:
-        """The sum of so many clients as numbers again, or a refusal of what they cannot have sent."""
+        """Convert an unmasked sum to float64.
+
+        Raises:
+            Malformed: The sum is larger than this number of clients can have sent.
+        """
         left = words & self.dtype.type((1 << self.width) - 1)
         if left.size and int(left.max()) > clients * self.span:
-            raise Malformed("a sum out of range: a client lied; it cannot be singled out")
-        whole = left.astype(np.uint64).view(np.int64) + np.int64(clients * self.low)
-        numbers: NDArray[np.float64] = whole / np.float64(self.scale)
-        return numbers
+            raise Malformed("a sum is out of range: a client sent a false value; it cannot be identified")
+        integers = left.astype(np.uint64).view(np.int64) + np.int64(clients * self.low)
+        values: NDArray[np.float64] = integers / np.float64(self.scale)
+        return values
 
     def pack(self, words: Words) -> bytes:
-        """To w bits an element, most significant first, without gaps."""
+        """Encode with w bits per element, most significant bit first, without gaps."""
         wide = words.astype(self.dtype.newbyteorder(">"))
         if self.width == 8 * self.dtype.itemsize:
             return wide.tobytes()
@@ -76,7 +92,7 @@ class Whole:
         return np.packbits(bits[:, -self.width :]).tobytes()
 
     def unpack(self, payload: Array) -> Words:
-        """From the bytes of `pack`; the caller has checked their number."""
+        """Decode the bytes of `pack`; the caller has checked their number."""
         if self.width == 8 * self.dtype.itemsize:
             return np.frombuffer(payload, self.dtype.newbyteorder(">")).astype(self.dtype)
         bits = np.unpackbits(payload)
@@ -87,11 +103,20 @@ class Whole:
         return np.packbits(wide).view(self.dtype.newbyteorder(">")).astype(self.dtype)
 
 
-def layout(declared: Mapping[str, PartSpec], clients: int, among: int) -> dict[str, Whole]:
-    """How every sum part travels in a round of `among` out of `clients`, by name in a fixed order.
+def integer_formats(declared: Mapping[str, PartSpec], clients: int, participants: int) -> dict[str, IntegerFormat]:
+    """Return the integer format of every sum part, by name in a fixed order.
 
-    >>> layout({"mask": Declared("sum", "u1", 100, limit=1, least=0)}, 10, 10)["mask"].width
-    4
+    Args:
+        declared: The method's `reply_spec`.
+        clients: Number of clients of the run.
+        participants: Number of clients of the round.
+
+    Raises:
+        VitrailError: A part is not a sum of known size, or needs more than 64 bits per element.
+
+    Example:
+        >>> integer_formats({"mask": PartSpec("sum", "u1", 100, limit=1, least=0)}, 10, 10)["mask"].width
+        4
     """
     parts = {}
     for name, d in sorted(declared.items()):
@@ -101,8 +126,10 @@ def layout(declared: Mapping[str, PartSpec], clients: int, among: int) -> dict[s
         scale = fixed_point_scale(d.limit, clients) if d.codec.startswith("float") else 1.0
         low, high = (round(least * scale), round(d.limit * scale)) if scale != 1.0 else (
             math.ceil(least), math.floor(d.limit))  # fmt: skip
-        width = max(1, (among * (high - low)).bit_length())
+        width = max(1, (participants * (high - low)).bit_length())
         if width > 64:
-            raise VitrailError(f"part {name!r} would need {width} bits an element, at most 64 travel: declare less")
-        parts[name] = Whole(d.size, low, high - low, scale, width)
+            raise VitrailError(
+                f"part {name!r} needs {width} bits per element, at most 64 are possible: declare a smaller limit"
+            )
+        parts[name] = IntegerFormat(d.size, low, high - low, scale, width)
     return parts

@@ -1,24 +1,20 @@
-"""The server's side of secure aggregation, above any engine: five exchanges, and of the numbers only their sum.
+"""The server's side of secure aggregation, on any engine: five exchanges per round, of which the result is a sum.
 
-Masked numbers are added as they arrive, so memory is that of one reply, and what one client sent is never without its
-masks here: those are taken away from the sum alone. client.py lists the exchanges; shares.py is the
-arithmetic. Who vanishes before its masked numbers are in is left out; who vanishes after is in the sum all the same.
-
-A server that follows these exchanges learns the sum alone, also together with fewer than the threshold of clients. One
-that tells clients different lists of whose numbers arrived gets no shares, unless it has 2 threshold - n of the n
-clients on its side, which sign both. One that hands on keys of its own is refused by clients that know each other's
-keys (`peer-keys` of a node); the others trust it to hand on keys as they came.
+Masked replies are added as they arrive; masks are removed from the sum only. A client that drops out before its masked
+reply arrives is excluded; one that drops out later is in the sum. client.py lists the exchanges, shares.py has the
+arithmetic, docs/security.md the guarantees against a server that deviates from the protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from vitrail.engines.federation import Ask, OnProgress
 from vitrail.engines.replies import CheckedPart, Failure, read_reply
 from vitrail.engines.requests import RequestBuilder
-from vitrail.engines.rounds import Ask, Tell
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.client import (
+from vitrail.engines.secagg.integers import IntegerFormat, Words, integer_formats
+from vitrail.engines.secagg.messages import (
     ADVERTISE,
     ALIVE,
     CONFIRM,
@@ -35,108 +31,131 @@ from vitrail.engines.secagg.client import (
     bytes_part,
     write_names,
 )
-from vitrail.engines.secagg.integers import Whole, Words, layout
-from vitrail.engines.secagg.shares import SHARE, Group, Share
-from vitrail.engines.secagg.unmasking import left_in_sum
+from vitrail.engines.secagg.shares import SHARE, AdvertisedKeys, Group
+from vitrail.engines.secagg.unmasking import remaining_masks
 from vitrail.methods.base import Method, PartSpec, Sums
 from vitrail.utils.errors import VitrailError, reason_of
 from vitrail.utils.keys import SIGNATURE, signed_by
 from vitrail.wire.message import Header, Kind, Message, Part, encode
 
 
-def check_secure(method: Method, asked: int | None = None) -> None:
-    """Refuse a method or a threshold that secure aggregation cannot serve; `asked`: clients a round, if not all."""
-    task, n = method.task, asked or method.task.clients
+def check_secure(method: Method, per_round: int | None = None) -> None:
+    """Refuse a method or a threshold that secure aggregation does not support.
+
+    Args:
+        method: The method, whose task names the threshold; 0: secure aggregation is off.
+        per_round: Number of clients per round; None: all.
+
+    Raises:
+        VitrailError: The method sends parts that are not sums, or the threshold is not a majority.
+    """
+    task, n = method.task, per_round or method.task.clients
     if not task.secagg_threshold:
         return
-    singly = sorted(name for name, d in method.reply_spec().items() if d.how != "sum")
-    if singly:
+    single = sorted(name for name, d in method.reply_spec().items() if d.how != "sum")
+    if single:
         raise VitrailError(
-            f"secure aggregation shows the server sums alone, and this method sends {', '.join(singly)} singly: "
-            "use a method whose parts are all sums (prism, fedgan), or secagg_threshold=0"
+            f"secure aggregation shows the server only sums, and this method sends {', '.join(single)} of each client: "
+            "use a method whose parts are all sums, or secagg_threshold=0"
         )
-    layout(method.reply_spec(), task.clients, n)
+    integer_formats(method.reply_spec(), task.clients, n)
     if not (2 <= task.secagg_threshold <= n < 2 * task.secagg_threshold):
         raise VitrailError(
-            f"secagg_threshold={task.secagg_threshold} with {n} clients per round: it must be more "
-            f"than half of them, or each half could be told a list of its own and open it, and at most all of them; "
+            f"secagg_threshold={task.secagg_threshold} with {n} clients per round: it must be more than half of them, "
+            "because two disjoint groups could otherwise be shown different lists of clients, and at most all of them; "
             f"use {max(2, n // 2 + 1)} to {n}"
         )
 
 
-def gather(method: Method, post: RequestBuilder, who: Sequence[str], ask: Ask, tell: Tell) -> Sums | Failure:
-    """All exchanges of one round: the sums of those whose numbers arrived, or why there are none."""
-    layout(method.reply_spec(), method.task.clients, len(who))  # what cannot be masked stops the run here
-    talk = _Talk(post, ask, tell)
-    names = talk.advertise(who)
-    if len(names) < method.task.secagg_threshold:
-        return _too_few(names, who, method, "showed their keys")
-    group = Group(post.run, post.fed.round, tuple(names), method.task.secagg_threshold)
-    talk.share(group)
-    if len(talk.letters) < method.task.secagg_threshold:
-        return _too_few(talk.letters, who, method, "shared their secrets")
-    kinds = layout(method.reply_spec(), method.task.clients, len(names))
-    total = talk.masked(group, kinds)
-    alive = post.outcome.replied
-    if len(alive) < method.task.secagg_threshold:
-        return _too_few(alive, who, method, "sent their numbers")
-    signatures = talk.confirmed(group, alive)
-    if len(signatures) < method.task.secagg_threshold:
-        return _too_few(signatures, who, method, "confirmed whose numbers arrived")
-    opened = talk.opened(group, signatures)
+def secure_sums(
+    method: Method, builder: RequestBuilder, participants: Sequence[str], send: Ask, on_progress: OnProgress
+) -> Sums | Failure:
+    """Run all exchanges of one round.
+
+    Args:
+        method: The method.
+        builder: Encodes the method's requests of this round; its result is updated.
+        participants: The clients of this round.
+        send: The engine that carries messages.
+        on_progress: Called after each reply.
+
+    Returns:
+        The sums over the clients whose masked replies arrived, or the reason why there are none.
+    """
+    declared, task = method.reply_spec(), method.task
+    integer_formats(declared, task.clients, len(participants))  # raises for parts that cannot be masked
+    exchanges = _Exchanges(builder, send, on_progress)
+
+    def too_few(left: Collection[str], did: str) -> Failure | None:
+        if len(left) >= task.secagg_threshold:
+            return None
+        return Failure(
+            f"{len(left)} of {len(participants)} clients {did}, {task.secagg_threshold} must remain to open a sum"
+        )
+
+    names = exchanges.advertise(participants)
+    if failure := too_few(names, "sent their keys"):
+        return failure
+    group = Group(builder.run, builder.fed.round, tuple(names), task.secagg_threshold)
+    exchanges.share(group)
+    if failure := too_few(exchanges.letters, "shared their secrets"):
+        return failure
+    formats = integer_formats(declared, task.clients, len(names))
+    total = exchanges.mask(group, formats)
+    alive = builder.result.replied
+    if failure := too_few(alive, "sent their masked replies"):
+        return failure
+    signatures = exchanges.confirm(group, alive)
+    if failure := too_few(signatures, "confirmed whose replies arrived"):
+        return failure
+    shares = exchanges.open(group, signatures)
     try:
-        for key, way in left_in_sum(group, set(talk.letters), set(alive), talk.keys, opened):
-            secagg.add_mask(total, key, way)
-        return Sums({name: kind.total(total[name], len(alive)) for name, kind in kinds.items()}, len(alive))
+        for key, sign in remaining_masks(group, set(exchanges.letters), set(alive), exchanges.keys, shares):
+            secagg.add_mask(total, key, sign)
+        return Sums({name: part.total(total[name], len(alive)) for name, part in formats.items()}, len(alive))
     except Exception as e:
         return Failure(reason_of(e))
 
 
-def _too_few(left: Iterable[str], who: Sequence[str], method: Method, did: str) -> Failure:
-    return Failure(
-        f"{len(list(left))} of {len(who)} clients {did}, {method.task.secagg_threshold} must remain to open a sum"
-    )
+class _Exchanges:
+    """The exchanges with all clients; a client that fails one is excluded from the rest."""
 
+    def __init__(self, builder: RequestBuilder, send: Ask, on_progress: OnProgress) -> None:
+        self.builder, self.send, self.on_progress, self.result = builder, send, on_progress, builder.result
+        self.excluded = self.result.excluded
+        self.keys: dict[str, AdvertisedKeys] = {}
+        self.letters: dict[str, bytes] = {}  # by sender: its sealed letters to all others, in order
 
-class _Talk:
-    """The exchanges with all clients; who fails one is left out of the rest."""
-
-    def __init__(self, post: RequestBuilder, ask: Ask, tell: Tell) -> None:
-        self.post, self.ask, self.tell, self.outcome = post, ask, tell, post.outcome
-        self.lost = self.outcome.excluded
-        self.keys: dict[str, Share] = {}
-        self.letters: dict[str, bytes] = {}  # by sender: its letters to all others, in order
-
-    def advertise(self, who: Sequence[str]) -> list[str]:
-        """Exchange 0: who takes part, in order; their keys are kept."""
-        expected = {KEYS: PartSpec("each", "bytes", secagg.SHOWN)}
-        for client, reply in self._exchange(ADVERTISE, dict.fromkeys(who, ()), lambda _: expected):
+    def advertise(self, participants: Sequence[str]) -> list[str]:
+        """Exchange 0: collect the clients' keys; return the clients that sent valid ones, in order."""
+        expected = {KEYS: PartSpec("each", "bytes", secagg.ADVERTISED)}
+        for client, reply in self._exchange(ADVERTISE, dict.fromkeys(participants, ()), expected):
             try:
-                shown = Share.read(bytes(reply[0].array)).check_points()
-                self.keys[client] = shown.check(self.post.run, self.post.fed.round, client)
+                keys = AdvertisedKeys.read(bytes(reply[0].array)).check_points()
+                self.keys[client] = keys.check(self.builder.run, self.builder.fed.round, client)
             except Exception as e:
-                self.lost[client] = f"reply refused: {reason_of(e)}"
+                self.excluded[client] = f"reply refused: {reason_of(e)}"
         signers: set[bytes] = set()
-        for client in [c for c in who if c in self.keys]:
-            if self.keys[client].signer in signers:  # the others would refuse both
-                self.lost[client] = "reply refused: it shows the key of another client"
+        for client in [c for c in participants if c in self.keys]:
+            if self.keys[client].signer in signers:  # the other clients would refuse both
+                self.excluded[client] = "reply refused: it sent the key of another client"
                 del self.keys[client]
             else:
                 signers.add(self.keys[client].signer)
-        return [c for c in who if c in self.keys]
+        return [c for c in participants if c in self.keys]
 
     def share(self, group: Group) -> None:
-        """Exchange 1: letters between clients are kept, closed as they are."""
-        listed = bytes_part(WHO, write_names(list(group.names)))
-        shown = bytes_part(KEYS, self._all_keys(group))
+        """Exchange 1: collect the sealed letters between clients."""
+        names = bytes_part(WHO, write_names(list(group.names)))
+        keys = bytes_part(KEYS, self._all_keys(group))
         expected = {LETTERS: PartSpec("each", "bytes", secagg.LETTER * (len(group.names) - 1))}
-        for client, reply in self._exchange(SHARES, dict.fromkeys(group.names, (listed, shown)), lambda _: expected):
+        for client, reply in self._exchange(SHARES, dict.fromkeys(group.names, (names, keys)), expected):
             self.letters[client] = bytes(reply[0].array)
 
-    def masked(self, group: Group, kinds: Mapping[str, Whole]) -> dict[str, Words]:
-        """Exchange 2, the method's own round: the sum of all masked numbers that arrive."""
-        total = {name: kind.zeros() for name, kind in kinds.items()}
-        expected = {name: PartSpec("each", "bytes", kind.wire_bytes) for name, kind in kinds.items()}
+    def mask(self, group: Group, formats: Mapping[str, IntegerFormat]) -> dict[str, Words]:
+        """Exchange 2, the method's own round: return the sum of all masked replies that arrive."""
+        total = {name: part.zeros() for name, part in formats.items()}
+        expected = {name: PartSpec("each", "bytes", part.wire_bytes) for name, part in formats.items()}
         members = [c for c in group.names if c in self.letters]
         order = {c: i for i, c in enumerate(group.names)}
         senders = bits_part(FROM, [c in self.letters for c in group.names])
@@ -145,50 +164,46 @@ class _Talk:
             raw, k = bytearray(), order[client]
             for c in members:
                 if c != client:
-                    at = secagg.LETTER * (k - (k > order[c]))  # no letter of its own is among a sender's
+                    at = secagg.LETTER * (k - (k > order[c]))  # a sender has no letter to itself
                     raw += self.letters[c][at : at + secagg.LETTER]
             return senders, bytes_part(LETTERS, bytes(raw))
 
-        again: list[str] = []  # clients that hold another state than the server thought
-        for full, asked in ((False, members), (True, again)):
-            for client, reply in self._answers(
-                MASK, self.post.requests(asked, full, MASK, letters_to), lambda _: expected, None if full else again
-            ):
+        need_full: list[str] = []  # clients that do not have the state that the server assumed
+        for full, clients in ((False, members), (True, need_full)):
+            requests = self.builder.requests(clients, full, MASK, letters_to)
+            for client, reply in self._replies(MASK, requests, expected, None if full else need_full):
                 try:
-                    words = {x.part.name: kinds[x.part.name].unpack(x.array) for x in reply}
+                    words = {p.part.name: formats[p.part.name].unpack(p.array) for p in reply}
                 except Exception as e:
-                    self.lost[client] = f"reply refused: {reason_of(e)}"
+                    self.excluded[client] = f"reply refused: {reason_of(e)}"
                     continue
                 for name, a in words.items():
                     total[name] += a
-                self.outcome.replied.append(client)
-                self.outcome.floats_up += sum(4 * kind.size for kind in kinds.values())
+                self.result.replied.append(client)
+                self.result.floats_up += sum(4 * part.size for part in formats.values())
         return total
 
-    def _all_keys(self, group: Group) -> bytes:
-        return b"".join(self.keys[c].pack() for c in group.names)
-
-    def confirmed(self, group: Group, alive: Collection[str]) -> dict[str, bytes]:
-        """Exchange 3: the signatures of those who were told whose numbers arrived."""
+    def confirm(self, group: Group, alive: Collection[str]) -> dict[str, bytes]:
+        """Exchange 3: return the clients' signatures over the list of clients whose masked replies arrived."""
         bits = [c in alive for c in group.names]
         view = secagg.view(group, self._all_keys(group), bits)
         expected = {SIGNATURES: PartSpec("each", "bytes", SIGNATURE)}
-        self.lost = {}  # who vanishes from now on is in the sum all the same
-        told = {c: (bits_part(ALIVE, bits),) for c in group.names if c in alive}
-        replies = {c: bytes(reply[0].array) for c, reply in self._exchange(CONFIRM, told, lambda _: expected)}
+        self.excluded = {}  # clients that drop out from now on are in the sum
+        parts = {c: (bits_part(ALIVE, bits),) for c in group.names if c in alive}
+        replies = {c: bytes(reply[0].array) for c, reply in self._exchange(CONFIRM, parts, expected)}
         return {c: s for c, s in replies.items() if signed_by(self.keys[c].signer, s, *view)}
 
-    def opened(self, group: Group, signatures: Mapping[str, bytes]) -> dict[int, dict[int, bytes]]:
-        """Exchange 4: by client, the shares of its one secret that is asked for, by who gave them."""
+    def open(self, group: Group, signatures: Mapping[str, bytes]) -> dict[int, dict[int, bytes]]:
+        """Exchange 4: return, by client, the shares of one of its two secrets by the clients that sent them."""
         names = group.names
         members = [i for i, c in enumerate(names) if c in self.letters]
-        signers = [c for c in names if c in signatures][: group.threshold]  # more prove no more
-        told = (
+        signers = [c for c in names if c in signatures][: group.threshold]  # more signatures prove no more
+        parts = (
             bits_part(FROM, [c in signers for c in names]),
             bytes_part(SIGNATURES, b"".join(signatures[c] for c in signers)),
         )
         expected = {OPENED: PartSpec("each", "bytes", SHARE * len(members))}
-        replies = dict(self._exchange(OPEN, {c: told for c in names if c in signatures}, lambda _: expected))
+        replies = dict(self._exchange(OPEN, {c: parts for c in names if c in signatures}, expected))
         shares: dict[int, dict[int, bytes]] = {i: {} for i in members}
         for j in sorted(names.index(c) for c in replies):
             raw = bytes(replies[names[j]][0].array)
@@ -196,36 +211,41 @@ class _Talk:
                 shares[i][j] = raw[SHARE * at : SHARE * (at + 1)]
         return shares
 
+    def _all_keys(self, group: Group) -> bytes:
+        return b"".join(self.keys[c].pack() for c in group.names)
+
     def _exchange(
-        self, exchange: int, tell: Mapping[str, Sequence[Part]], expected: Callable[[str], Mapping[str, PartSpec]]
+        self, exchange: int, parts: Mapping[str, Sequence[Part]], expected: Mapping[str, PartSpec]
     ) -> Iterator[tuple[str, tuple[CheckedPart, ...]]]:
+        """Send each client its parts; yield the checked replies."""
+
         def requests() -> Iterator[tuple[str, bytes]]:
-            for client, parts in tell.items():
-                header = Header(Kind.REQUEST, self.post.run, self.post.fed.round, "server", exchange)
-                request = encode(Message(header, tuple(parts)))
-                self.outcome.down[client] = self.outcome.down.get(client, 0) + len(request)
+            for client, own in parts.items():
+                header = Header(Kind.REQUEST, self.builder.run, self.builder.fed.round, "server", exchange)
+                request = encode(Message(header, tuple(own)))
+                self.result.count_down(client, len(request))
                 yield client, request
 
-        return self._answers(exchange, requests(), expected)
+        return self._replies(exchange, requests(), expected)
 
-    def _answers(
+    def _replies(
         self,
         exchange: int,
-        requests: Iterator[tuple[str, bytes]],
-        expected: Callable[[str], Mapping[str, PartSpec]],
-        again: list[str] | None = None,
+        requests: Iterable[tuple[str, bytes]],
+        expected: Mapping[str, PartSpec],
+        need_full: list[str] | None = None,
     ) -> Iterator[tuple[str, tuple[CheckedPart, ...]]]:
-        """Replies that are what they should be; of the others, who may be asked again and who is left out."""
-        post = self.post
-        for client, answer in self.ask(requests):
-            self.outcome.up[client] = self.outcome.up.get(client, 0) + (len(answer) if isinstance(answer, bytes) else 0)
-            reply = read_reply(answer, post.run, post.fed.round, client, expected(client), post.server, exchange)
-            if reply == Kind.NEED_FULL and again is not None:
-                again.append(client)
+        """Yield valid replies; other clients are excluded, or added to `need_full` if they need the full state."""
+        b = self.builder
+        for client, answer in self.send(requests):
+            self.result.count_up(client, answer)
+            reply = read_reply(answer, b.run, b.fed.round, client, expected, b.server, exchange)
+            if reply == Kind.NEED_FULL and need_full is not None:
+                need_full.append(client)
             elif isinstance(reply, Kind):
-                self.lost[client] = "asked for the full state although it was just sent"
+                self.excluded[client] = "requested the full state although it was just sent"
             elif isinstance(reply, Failure):
-                self.lost[client] = reply.reason
+                self.excluded[client] = reply.reason
             else:
                 yield client, reply
-            self.tell(self.outcome)
+            self.on_progress(self.result)

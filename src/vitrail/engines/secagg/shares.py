@@ -1,17 +1,17 @@
-"""Secure aggregation: the server learns a sum and none of its terms, though clients may vanish at any point.
+"""Arithmetic of secure aggregation: masks, advertised keys, secret sharing. Messages are in client.py and server.py.
 
 Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), with masks modulo
 2^w. Client i sends
 
     y_i = x_i + PRG(b_i) + sum over clients j > i of PRG(k_ij) - sum over clients j < i of PRG(k_ij)   (mod 2^w)
 
-where k_ij comes from a key agreement and b_i is its own seed. Pairwise masks cancel in the sum. The server takes away
-the masks of b_i for clients whose y_i it has, and the pairwise masks of those who vanished, from shares of b_i or of
-i's mask key that the others hold: any `threshold` of them rebuild a secret, fewer learn nothing. For no client may it
-have both. Everything here is arithmetic on bytes and arrays; who sends what when is in engines/secagg/server.py.
+where k_ij comes from a key agreement and b_i is its own seed. Pairwise masks cancel in the sum. The server removes the
+masks of b_i for clients whose y_i arrived, and the pairwise masks of those that dropped out, using shares of b_i or of
+i's mask key that the other clients have: any `threshold` shares rebuild a secret, fewer reveal nothing about it. The
+server must never get both secrets of one client.
 
-Own sharing, over the integers modulo the first prime above 2^256, because its coefficients must come from the caller's
-source and because a server that opens 64 clients' secrets does so in milliseconds.
+Secret sharing is implemented here, over the integers modulo the first prime above 2^256, because its coefficients must
+come from the caller's source, and because a server must rebuild 64 clients' secrets in milliseconds.
 """
 
 from __future__ import annotations
@@ -23,39 +23,44 @@ from functools import lru_cache
 
 import numpy as np
 
-from vitrail.engines.secagg import primitives
 from vitrail.engines.secagg.integers import Words
 from vitrail.privacy.noise import Source
+from vitrail.utils import crypto
 from vitrail.utils.errors import Malformed
 from vitrail.utils.keys import SIGNATURE, Key, signed_by
 from vitrail.wire.message import digest
 
 PRIME = 2**256 + 297
-SECRET, SHARE, LETTER = 32, 33, 82  # bytes: a letter is two shares, sealed
-SHOWN = 80 + 32 + SIGNATURE
+SECRET, SHARE, LETTER = 32, 33, 82  # bytes; a letter is two encrypted shares
+ADVERTISED = 80 + 32 + SIGNATURE
 
 
 @dataclass(frozen=True)
 class Group:
-    """The clients of one round, in the order that all of them know: everyone masks with everyone.
+    """The clients of one round, in an order that all of them know; every pair of clients has a mask.
 
-    Every client holds a share of every other's secrets, and `threshold` shares rebuild one. Fewer colluding clients
-    cannot open anybody, whoever they are. The sparse graph of Bell et al. (CCS 2020) is cheaper, but there a client is
-    opened by a majority of its few neighbours: 100 clients with 42 neighbours each, 50 of them colluding, open a given
-    client with probability 0.45; and who is whose neighbour follows from names and a run id that the server chooses.
+    Every client has a share of every other's secrets, and `threshold` shares rebuild one: no set of fewer colluding
+    clients can rebuild any. The sparse graph of Bell et al. (CCS 2020) is cheaper, but there a majority of a client's
+    few neighbours suffices: of 100 clients with 42 neighbours each, 50 colluding clients unmask a given client with
+    probability 0.45; and the neighbours follow from names and a run id that the server chooses.
     """
 
     run: bytes
     round: int
     names: tuple[str, ...]
-    threshold: int  # so many clients must remain, as everyone knows before the first message
+    threshold: int  # clients that must remain; known to all before the first message
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a client shows of its secrets: public keys for letters and for masks, and a commitment to its seed.
+class AdvertisedKeys:
+    """What a client advertises of its secrets.
 
-    `signer` is the public key that it is known by, and `signature` is by that key.
+    Args:
+        letters: Public key for letters between clients.
+        masks: Public key for pairwise masks.
+        seed: Commitment to the seed of its own mask.
+        signer: Public key that the client is known by.
+        signature: Signature over these by the signer.
     """
 
     letters: bytes
@@ -65,76 +70,76 @@ class Share:
     signature: bytes
 
     @staticmethod
-    def make(run: bytes, round_: int, name: str, letters: bytes, masks: bytes, seed: bytes, key: Key) -> Share:
-        """From a client's secrets."""
-        shown = primitives.public(letters), primitives.public(masks), commitment(seed)
-        return Share(*shown, key.public, key.sign(*_shows(run, round_, name, b"".join(shown))))
+    def make(run: bytes, round_: int, name: str, letters: bytes, masks: bytes, seed: bytes, key: Key) -> AdvertisedKeys:
+        """Advertise a client's secrets."""
+        keys = crypto.public(letters), crypto.public(masks), commitment(seed)
+        return AdvertisedKeys(*keys, key.public, key.sign(*signed_keys(run, round_, name, b"".join(keys))))
 
     def pack(self) -> bytes:
-        """As it travels."""
+        """Encode to bytes."""
         return self.letters + self.masks + self.seed + self.signer + self.signature
 
     @staticmethod
-    def read(raw: bytes) -> Share:
-        """Read it."""
-        if len(raw) != SHOWN:
-            raise Malformed(f"keys of {len(raw)} bytes; they have {SHOWN}")
-        return Share(raw[:32], raw[32:64], raw[64:80], raw[80:112], raw[112:])
+    def read(raw: bytes) -> AdvertisedKeys:
+        """Decode the bytes of `pack`."""
+        if len(raw) != ADVERTISED:
+            raise Malformed(f"keys of {len(raw)} bytes; {ADVERTISED} are expected")
+        return AdvertisedKeys(raw[:32], raw[32:64], raw[64:80], raw[80:112], raw[112:])
 
-    def check(self, run: bytes, round_: int, name: str) -> Share:
-        """Refuse keys that were not signed for this client in this round."""
-        shown = self.letters + self.masks + self.seed
-        if not signed_by(self.signer, self.signature, *_shows(run, round_, name, shown)):
+    def check(self, run: bytes, round_: int, name: str) -> AdvertisedKeys:
+        """Raise Malformed unless the keys are signed for this client in this round."""
+        keys = self.letters + self.masks + self.seed
+        if not signed_by(self.signer, self.signature, *signed_keys(run, round_, name, keys)):
             raise Malformed(f"the keys of {name!r} are not signed for this round by its key {self.signer.hex()[:16]}")
         return self
 
-    def check_points(self) -> Share:
-        """Refuse keys that would let everybody know what they agree on; clients notice when they use one."""
+    def check_points(self) -> AdvertisedKeys:
+        """Raise Malformed for keys with which every agreement is public; clients would fail when they use one."""
         for key in (self.letters, self.masks):
-            primitives.agree(bytes(SECRET), key, b"a trial")
+            crypto.agree(bytes(SECRET), key, b"a trial")
         return self
 
 
-def _shows(run: bytes, round_: int, name: str, shown: bytes) -> tuple[bytes, ...]:
-    """What a client signs when it shows its keys."""
-    return b"secagg keys", run, str(round_).encode(), name.encode(), shown
+def signed_keys(run: bytes, round_: int, name: str, keys: bytes) -> tuple[bytes, ...]:
+    """Return what a client signs when it advertises its keys."""
+    return b"secagg keys", run, str(round_).encode(), name.encode(), keys
 
 
 def view(group: Group, keys: bytes, alive: Sequence[int]) -> tuple[bytes, ...]:
-    """What a client signs before it opens anything: who takes part with which keys, and whose numbers arrived."""
+    """Return what a client signs before it sends shares: the clients, their keys, and whose masked replies arrived."""
     numbers = f"{group.round} {group.threshold}".encode()
     return b"secagg view", group.run, numbers, *(name.encode() for name in group.names), keys, bytes(alive)
 
 
 def sign(i: int, j: int) -> int:
-    """Whether client i adds the mask it has with j, or takes it away."""
+    """Return the sign with which client i uses its mask with client j."""
     return 1 if i < j else -1
 
 
 def pair(group: Group, i: int, j: int) -> bytes:
-    """Names the mask of two clients, for both the same."""
+    """Return the purpose of the mask of two clients, equal for both."""
     return digest("mask", group.run, str(group.round), group.names[min(i, j)], group.names[max(i, j)])
 
 
 def letter(group: Group, sender: int, to: int) -> bytes:
-    """Names the sealed shares from one client to another."""
+    """Return the purpose of the encrypted shares from one client to another."""
     return digest("shares", group.run, str(group.round), group.names[sender], group.names[to])
 
 
 def commitment(seed: bytes) -> bytes:
-    """Shown before the seed, so that a rebuilt one can be checked."""
+    """Return a commitment to a seed, with which a rebuilt seed is checked."""
     return digest("own mask", seed)
 
 
 def own_key(seed: bytes) -> bytes:
-    """The key of a client's own mask."""
-    key: bytes = primitives.derive(seed, b"own mask")
+    """Return the key of a client's own mask."""
+    key: bytes = crypto.derive(seed, b"own mask")
     return key
 
 
 def add_mask(vector: Mapping[str, Words], key: bytes, sign: int) -> None:
-    """Add a key's stream to all parts in place, or take it away."""
-    stream = primitives.key_stream(key)
+    """Add a key's stream to all parts in place, or subtract it."""
+    stream = crypto.key_stream(key)
     for name in sorted(vector):
         a = vector[name]
         mask = np.frombuffer(stream.update(bytes(a.nbytes)), a.dtype)
@@ -142,9 +147,9 @@ def add_mask(vector: Mapping[str, Words], key: bytes, sign: int) -> None:
 
 
 def split(source: Source, secret: bytes, need: int, points: Sequence[int]) -> list[bytes]:
-    """A share for each point, any `need` of which give the secret back (Shamir 1979)."""
+    """Return one share per point; any `need` of them rebuild the secret (Shamir 1979)."""
     coefficients = [int.from_bytes(secret, "little")]
-    coefficients += [int.from_bytes(source(48), "little") % PRIME for _ in range(need - 1)]  # even to 2^-127
+    coefficients += [int.from_bytes(source(48), "little") % PRIME for _ in range(need - 1)]  # uniform to 2^-127
     shares = []
     for x in points:
         value = 0
@@ -155,7 +160,11 @@ def split(source: Source, secret: bytes, need: int, points: Sequence[int]) -> li
 
 
 def join(shares: Mapping[int, bytes]) -> bytes:
-    """The secret from the shares at as many points as it was split for."""
+    """Rebuild a secret from as many shares as it was split for.
+
+    Raises:
+        Malformed: The shares are not of one secret.
+    """
     weights = _at_zero(tuple(shares))
     value = sum(w * number(share) for w, share in zip(weights, shares.values(), strict=True)) % PRIME
     if value >> (8 * SECRET):
@@ -164,16 +173,16 @@ def join(shares: Mapping[int, bytes]) -> bytes:
 
 
 def number(share: bytes) -> int:
-    """A share as the number it is, or a refusal."""
+    """Decode a share to an integer; raise Malformed if it is none."""
     value = int.from_bytes(share, "little")
     if len(share) != SHARE or value >= PRIME:
-        raise Malformed(f"{share[:4].hex()}... of {len(share)} bytes is no share of a secret")
+        raise Malformed(f"{share[:4].hex()}... of {len(share)} bytes is not a share of a secret")
     return value
 
 
 @lru_cache(maxsize=256)
 def _at_zero(points: tuple[int, ...]) -> list[int]:
-    """Lagrange's weights of a polynomial's values at these points for its value at 0."""
+    """Lagrange weights of a polynomial's values at these points for its value at 0."""
     weights = []
     for x in points:
         others = [other for other in points if other != x]

@@ -1,4 +1,4 @@
-"""A client's side of signed messages; signed.py is the server's, and says what signatures cover."""
+"""A client's side of signed messages."""
 
 from __future__ import annotations
 
@@ -9,40 +9,56 @@ from vitrail.utils.keys import Key, signed_by, split
 from vitrail.wire.message import digest
 
 NONCE = 32  # bytes, drawn by the server for each request for a description
-TRAIN = "train"  # what a message is for, unless somebody says otherwise
+TRAIN = "train"  # default purpose of a message
 
 
 @dataclass(frozen=True)
 class SignedSession:
-    """A client's side: its own key, and its server's, if its owner named that."""
+    """Verifies requests and signs replies of one client.
+
+    Args:
+        name: The client's name.
+        key: The client's key.
+        server: Public key of the server; None: requests are not verified.
+    """
 
     name: str
     key: Key
-    server: bytes | None = None  # None: nobody checks who asks
+    server: bytes | None = None
 
-    def opened(self, carried: bytes, about: str = "", what: str = TRAIN, to: str | None = None) -> bytes:
-        """A request, if it is the server's, to this node and about this; `to` is empty where it is to anybody."""
-        request, signature = split(carried)
-        signed = asks(what, self.name if to is None else to, about, request)
-        if self.server is not None and not signed_by(self.server, signature, *signed):
+    def verify(self, signed: bytes, terms: str = "", purpose: str = TRAIN, to: str | None = None) -> bytes:
+        """Return the request in a signed message.
+
+        Args:
+            signed: The request, followed by its signature.
+            terms: Terms of the run that the request was sent with.
+            purpose: What the message is for.
+            to: Recipient that the signature must name; None: this client.
+
+        Raises:
+            Malformed: The signature is not the server's, or is for another recipient, purpose or run.
+        """
+        request, signature = split(signed)
+        pieces = request_pieces(purpose, self.name if to is None else to, terms, request)
+        if self.server is not None and not signed_by(self.server, signature, *pieces):
             raise Malformed("the request is not signed by the server that this node's owner named (server-key)")
         return request
 
-    def closed(self, request: bytes, reply: bytes, what: str = TRAIN) -> bytes:
-        """A reply as it travels."""
-        return reply + self.key.sign(*answers(what, self.name, request, reply))
+    def sign(self, request: bytes, reply: bytes, purpose: str = TRAIN) -> bytes:
+        """Return a reply, followed by its signature."""
+        return reply + self.key.sign(*reply_pieces(purpose, self.name, request, reply))
 
 
-def asks(what: str, client: str, about: str, request: bytes) -> tuple[bytes, ...]:
-    """What the server signs of a request."""
-    return b"request", what.encode(), client.encode(), about.encode(), request
+def request_pieces(purpose: str, client: str, terms: str, request: bytes) -> tuple[bytes, ...]:
+    """Return what the server signs of a request."""
+    return b"request", purpose.encode(), client.encode(), terms.encode(), request
 
 
-def answers(what: str, client: str, request: bytes, reply: bytes) -> tuple[bytes, ...]:
-    """What a client signs of a reply."""
-    return b"reply", what.encode(), client.encode(), digest(request), reply
+def reply_pieces(purpose: str, client: str, request: bytes, reply: bytes) -> tuple[bytes, ...]:
+    """Return what a client signs of a reply."""
+    return b"reply", purpose.encode(), client.encode(), digest(request), reply
 
 
-def asked_under(nonce: bytes, terms: str) -> bytes:
-    """What a description answers, as its signature covers it: the nonce of one request, and the terms it came with."""
+def description_request(nonce: bytes, terms: str) -> bytes:
+    """Return the request that the signature of a description covers: the nonce and the terms of the run."""
     return nonce + terms.encode()

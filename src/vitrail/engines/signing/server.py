@@ -1,10 +1,4 @@
-"""Messages that prove who sent them, over any engine: what travels is a message, then its signature.
-
-The server signs each request for one client, together with what it is about (the terms of the run); a client signs
-each reply, together with the request it answers. Run, round, exchange and sender stand in the message itself, so the
-signature covers them. An answer that is not signed by the key its client is known by is left out; a request that is
-not signed by the server that a node's owner named is refused. What methods see has the bits it has without.
-"""
+"""The server's side of signed messages."""
 
 from __future__ import annotations
 
@@ -13,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from vitrail.engines.federation import Ask, RoundResult
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Ask, RoundResult
-from vitrail.engines.signing.client import TRAIN, answers, asks
+from vitrail.engines.signing.client import TRAIN, reply_pieces, request_pieces
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.keys import SIGNATURE, Key, public_key, signed_by, split
 from vitrail.wire.message import round_of
@@ -23,27 +17,32 @@ from vitrail.wire.message import round_of
 
 @dataclass
 class ClientKeys:
-    """Which key each client of a run is known by.
+    """Public keys of the clients of a run.
 
-    Where a folder of expected keys is given (a file `CLIENT.pub` each), only those count. Otherwise a client is known
-    by the first key it shows.
+    Args:
+        keys: Known keys by client. A client is known by the first key it presents.
+        expected: Folder with a file `CLIENT.pub` for each client; if given, only these keys count.
     """
 
     keys: dict[str, bytes] = field(default_factory=dict)
     expected: Path | None = None
 
     def meet(self, client: str, key: bytes) -> None:
-        """Take note of the key that a client shows, or refuse it."""
+        """Record the key that a client presents.
+
+        Raises:
+            VitrailError: The client is known by another key, or its key is not in the folder of expected keys.
+        """
         known = self.key_of(client)
         if known is None and self.expected is not None:
             raise VitrailError(f"no key is expected for {client!r}: put {file_name(client)} into the folder of keys")
         if known is not None and known != key:
             since = "is expected" if self.expected is not None else "was its key before"
-            raise VitrailError(f"{client!r} shows the key {key.hex()[:16]}..., and {known.hex()[:16]}... {since}")
+            raise VitrailError(f"{client!r} presents the key {key.hex()[:16]}..., but {known.hex()[:16]}... {since}")
         self.keys[client] = key
 
     def key_of(self, client: str) -> bytes | None:
-        """The key that a client must sign with; None: nobody knows it."""
+        """Return the key that a client must sign with; None: it is not known."""
         if self.expected is not None:
             path = self.expected / file_name(client)
             return public_key(str(path)) if path.exists() else None
@@ -52,88 +51,98 @@ class ClientKeys:
 
 @dataclass
 class SigningServer:
-    """The server's side: its key, the keys of its clients, and what its requests are about."""
+    """Signs requests and verifies replies.
+
+    Args:
+        key: The server's key.
+        client_keys: Public keys of the clients.
+        terms: Returns the terms of the run, which the signatures of requests cover.
+        counted: Numbers of signatures sent and received, by round and client.
+    """
 
     key: Key
-    names: ClientKeys
-    about: Callable[[], str] = lambda: ""
-    counted: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # signatures by round, client: down, up
+    client_keys: ClientKeys
+    terms: Callable[[], str] = lambda: ""
+    counted: dict[tuple[int, str], list[int]] = field(default_factory=dict)
 
-    def ask(self, carry: Ask, what: str = TRAIN) -> Ask:
-        """An engine's `ask`, over signed bytes."""
+    def ask(self, carry: Ask, purpose: str = TRAIN) -> Ask:
+        """Wrap an engine: sign its requests, and verify its replies."""
 
         def ask(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
-            asked: dict[str, bytes] = {}
-            for client, answer in carry(self._signed(requests, asked, what)):
-                yield client, self._opened(client, answer, asked[client], what)
+            sent: dict[str, bytes] = {}
+            for client, answer in carry(self._sign_all(requests, sent, purpose)):
+                yield client, self._verify(client, answer, sent[client], purpose)
 
         return ask
 
-    def sign(self, client: str, request: bytes, what: str = TRAIN) -> bytes:
-        """A request as it travels."""
-        return request + self.key.sign(*asks(what, client, self.about(), request))
+    def sign(self, client: str, request: bytes, purpose: str = TRAIN) -> bytes:
+        """Return a request, followed by its signature."""
+        return request + self.key.sign(*request_pieces(purpose, client, self.terms(), request))
 
-    def proven(self, client: str, key: bytes, asked: bytes, reply: bytes, signature: bytes, what: str) -> None:
-        """Meet a client: it signed its reply to this very request with the key that it shows, and that is its own.
+    def verify_description(
+        self, client: str, key: bytes, request: bytes, reply: bytes, signature: bytes, purpose: str
+    ) -> None:
+        """Verify that a client signed its description for this request with the key it presents, and record the key.
 
         Args:
-            client: the name it gives.
-            key: the public key it shows.
-            asked: what it answers (`asked_under`).
-            reply: its description.
-            signature: over all of these.
-            what: the kind of message.
+            client: The name it gives.
+            key: The public key it presents.
+            request: What it answers (`description_request`).
+            reply: Its description.
+            signature: Signature over these.
+            purpose: What the message is for.
 
         Raises:
-            VitrailError: the signature is of another key, or for another request.
+            VitrailError: The signature is of another key or for another request, or the key is not the client's.
         """
-        if not signed_by(key, signature, *answers(what, client, asked, reply)):
-            raise VitrailError(f"{client!r}: its description is not signed, for this request, by the key that it shows")
-        self.names.meet(client, key)
+        if not signed_by(key, signature, *reply_pieces(purpose, client, request, reply)):
+            raise VitrailError(f"{client!r}: its description is not signed for this request by the key it presents")
+        self.client_keys.meet(client, key)
 
     def count(self, outcome: RoundResult) -> None:
-        """Add the bytes of a round's signatures to what it cost."""
+        """Add the bytes of a round's signatures to its result."""
         for (t, client), (down, up) in list(self.counted.items()):
             if t == outcome.round:
                 outcome.down[client] = outcome.down.get(client, 0) + down * SIGNATURE
                 outcome.up[client] = outcome.up.get(client, 0) + up * SIGNATURE
                 del self.counted[t, client]
 
-    def _signed(
-        self, requests: Iterable[tuple[str, bytes] | None], asked: dict[str, bytes], what: str
+    def _sign_all(
+        self, requests: Iterable[tuple[str, bytes] | None], sent: dict[str, bytes], purpose: str
     ) -> Iterator[tuple[str, bytes] | None]:
-        for one in requests:
-            if one is None:
+        for pair in requests:
+            if pair is None:
                 yield None
                 continue
-            client, request = one
-            asked[client] = request
-            self._tally(request, client, what)[0] += 1
-            yield client, self.sign(client, request, what)
+            client, request = pair
+            sent[client] = request
+            self._counts(request, client, purpose)[0] += 1
+            yield client, self.sign(client, request, purpose)
 
-    def _opened(self, client: str, carried: bytes | Failure, request: bytes, what: str) -> bytes | Failure:
-        if isinstance(carried, Failure):
-            return carried
-        known = self.names.key_of(client)
+    def _verify(self, client: str, signed: bytes | Failure, request: bytes, purpose: str) -> bytes | Failure:
+        if isinstance(signed, Failure):
+            return signed
+        known = self.client_keys.key_of(client)
         try:
-            reply, signature = split(carried)
+            reply, signature = split(signed)
         except Malformed as e:
             return Failure(f"reply refused: {e}")
-        self._tally(request, client, what)[1] += 1
+        self._counts(request, client, purpose)[1] += 1
         if known is None:
-            return Failure("reply refused: no key is known for it")
-        if not signed_by(known, signature, *answers(what, client, request, reply)):
-            return Failure(f"reply refused: not signed, for this request, by its key {known.hex()[:16]}...")
+            return Failure("reply refused: its key is not known")
+        if not signed_by(known, signature, *reply_pieces(purpose, client, request, reply)):
+            return Failure(f"reply refused: not signed for this request by its key {known.hex()[:16]}...")
         return reply
 
-    def _tally(self, request: bytes, client: str, what: str) -> list[int]:
-        return self.counted.setdefault((round_of(request), client), [0, 0]) if what == TRAIN else [0, 0]
+    def _counts(self, request: bytes, client: str, purpose: str) -> list[int]:
+        return self.counted.setdefault((round_of(request), client), [0, 0]) if purpose == TRAIN else [0, 0]
 
 
 def file_name(client: str) -> str:
-    """The file of a client's public key.
+    """Return the name of the file of a client's public key.
 
-    >>> file_name("north/1")
-    'north%2F1.pub'
+    Example:
+        >>> file_name("north/1")
+        'north%2F1.pub'
     """
     return f"{quote(client, safe=' ')}.pub"

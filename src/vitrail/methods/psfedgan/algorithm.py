@@ -39,7 +39,6 @@ from pydantic import Field
 from torch import nn
 
 from vitrail.data.dataset import Images
-from vitrail.engines.secagg.primitives import public
 from vitrail.methods.base import Broadcast, PartSpec, Reply, ServerMessage
 from vitrail.methods.psfedgan import messages, twin
 from vitrail.methods.psfedgan.coding import Coding, Floats
@@ -57,6 +56,7 @@ from vitrail.methods.psfedgan.training import (
     user_state,
 )
 from vitrail.nets.flat import from_vector, tensor_sizes, to_vector
+from vitrail.utils.crypto import public
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.engines.secagg.primitives import public
 from vitrail.methods.psfedgan import messages, twin
 from vitrail.methods.psfedgan.training import generator_state, load_generator
 from vitrail.nets.flat import from_vector, to_vector
+from vitrail.utils.crypto import public
 from vitrail.utils.state import State
 from vitrail.wire.codecs import Array
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from vitrail.engines.secagg.primitives import agree, derive, key_stream, public
 from vitrail.nets.flat import to_vector
 from vitrail.privacy.noise import Source, gaussian
+from vitrail.utils.crypto import agree, derive, key_stream, public
 from vitrail.utils.key_file import read_key
 from vitrail.utils.state import State
 from vitrail.wire.codecs import Array

@@ -1,0 +1,52 @@
+"""What a metric may use: real images, the classes, the network that ranks, and an oracle that is trained once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from vitrail.data.dataset import Dataset, Images
+from vitrail.metrics.distances import Distances
+from vitrail.metrics.extractors import Extractor, features_of
+from vitrail.metrics.oracle import Oracle, oracle_for
+from vitrail.utils.errors import VitrailError
+
+
+@dataclass(frozen=True)
+class MetricContext:
+    """Inputs of the metrics of one evaluation.
+
+    Args:
+        data: The real data; metrics may train on `data.train` and compare with `test`.
+        test: The test images that no round of the run was chosen with.
+        classes: Number of classes of the generator; 0 without labels.
+        ruler: Name of the package's network that ranks models here.
+        fid_images: Largest number of images, real and generated, for metrics by Inception-v3.
+        tell: Called with a line of text on progress.
+    """
+
+    data: Dataset
+    test: Images
+    classes: int
+    ruler: str
+    fid_images: int
+    tell: Callable[[str], None]
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """A classifier trained on real images, shared by the metrics that need one."""
+        self.tell("training an oracle on real images, or reading it from the cache")
+        return oracle_for(self.data.train, self.test, len(self.data.classes))
+
+    def distances(
+        self, extractor: Extractor, real: Images, name: str, note: str = "", probes: bool = True
+    ) -> Distances:
+        """Return the distances by a feature network, with the features of real images computed."""
+        self.tell(f"features of {len(real):,} real images by {extractor.name}")
+        return Distances(extractor, features_of(extractor, real), name, note, probes)
+
+    def require_labels(self, metric: str) -> None:
+        """Raise VitrailError if the generator or the test images have no labels."""
+        if self.classes < 2 or self.test.labels is None:
+            raise VitrailError(f"{metric}: needs two classes or more, which the model or the data lacks")

@@ -1,0 +1,29 @@
+"""Settings of loading that are invalid."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.data.files import GREY
+from vitrail.data import from_arrays, load
+from vitrail.utils.errors import VitrailError
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_an_invalid_test_fraction_is_refused(share: float) -> None:
+    with pytest.raises(VitrailError, match="test_fraction="):
+        load("digits", test_fraction=share)
+
+
+def test_a_fraction_that_leaves_no_training_images_is_refused() -> None:
+    with pytest.raises(VitrailError, match="leaves none of 1"):
+        from_arrays(np.zeros((1, 8, 8), np.uint8), test_fraction=0.9)
+
+
+@pytest.mark.parametrize("size", [0, -3, 10**6])
+def test_an_invalid_size_is_refused(size: int) -> None:
+    with pytest.raises(VitrailError, match=f"size={size}"):
+        load("digits", size=size)
+    with pytest.raises(VitrailError, match=f"size={size}"):
+        from_arrays(GREY, size=size)

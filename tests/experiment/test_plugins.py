@@ -1,0 +1,160 @@
+"""Methods and networks from outside the package: what works, and what is refused before training."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vitrail
+from vitrail.experiment.settings import settings_model
+from vitrail.methods.registry import METHODS
+from vitrail.utils.errors import VitrailError
+
+SMALL = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "eval_every": 0}
+
+
+@dataclass(frozen=True)
+class Nothing(vitrail.BaseMethod):
+    """Sends one number, and exports a model of a kind that nobody reads."""
+
+    factor: float = 1.0
+
+    def reply_spec(self):
+        return {"one": vitrail.PartSpec("sum", "float32", 1)}
+
+    def server_init(self, rng, data=None, start=None):
+        return {"total": np.zeros(1, np.float32)}
+
+    def broadcast(self, server, client, full):
+        return vitrail.Broadcast({"total": ("float32", server["total"])})
+
+    def client_round(self, state, message, data, rng):
+        return {}, vitrail.Reply({"one": np.ones(1, np.float32)})
+
+    def finish_round(self, server, sums, rng):
+        return {"total": sums.values["one"].astype(np.float32)}
+
+    def export_models(self, server, client=None):
+        return {"generator": vitrail.Model("a kind without a reader", {"shape": [1, 8, 8], "classes": 0})}
+
+
+class Plain(nn.Module):
+    """A generator of one linear layer."""
+
+    def __init__(self, shape, classes, width):
+        super().__init__()
+        self.z, self.shape, self.classes = 16, shape, classes
+        self.layer = nn.Linear(16 + classes, int(np.prod(shape)), bias=False)
+
+    def forward(self, z, labels=None):
+        if labels is not None and self.classes:
+            z = torch.cat([z, nn.functional.one_hot(labels, self.classes).to(z.dtype)], 1)
+        return torch.tanh(self.layer(z)).view(-1, *self.shape)
+
+
+def test_a_model_kind_without_a_reader_is_refused_before_training(tmp_path):
+    with pytest.raises(VitrailError, match=r"a kind without a reader.*VITRAIL_PLUGINS"):
+        vitrail.train(Nothing, **SMALL, out=str(tmp_path / "x"))
+    assert not (tmp_path / "x").exists()
+
+
+def test_fields_without_annotations_of_pydantic_are_settings():
+    METHODS.name_of(Nothing)
+    assert settings_model("nothing").model_fields["factor"].default == 1.0
+    with pytest.raises(VitrailError, match=r"factr = 2: not a setting; did you mean factor\?"):
+        vitrail.train(Nothing, factr=2)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_class_is_accepted_as_the_generator(workers, tmp_path):
+    run = vitrail.train(
+        "prism", generator=Plain, **SMALL, local_steps=2, batch_size=10, workers=workers, out=str(tmp_path / "x")
+    )
+    assert run.settings.generator == "plain"
+    assert run.generator.sample(3).shape == (3, 1, 8, 8)
+
+
+def test_a_class_inside_a_function_runs_in_one_process_only(tmp_path):
+    class Local(Plain):
+        pass
+
+    small = {**SMALL, "local_steps": 1, "batch_size": 10}
+    with pytest.raises(VitrailError, match=r"workers=2: worker processes cannot import generator local.*move it"):
+        vitrail.train("prism", generator=Local, **small, workers=2, out=str(tmp_path / "x"))
+    with pytest.raises(VitrailError, match="Flower's processes do not know generator local"):
+        vitrail.train("prism", generator=Local, **small, engine="flower", out=str(tmp_path / "x"))
+    assert not (tmp_path / "x").exists()
+    vitrail.train("prism", generator=Local, **small, out=str(tmp_path / "x"))
+
+
+def test_classes_are_refused_where_no_network_is_expected():
+    with pytest.raises(VitrailError, match="rounds: a class was given"):
+        vitrail.train("prism", rounds=int)
+
+
+def test_what_is_no_method_is_refused():
+    with pytest.raises(VitrailError, match=r"3 is not a method.*vitrail\.BaseMethod"):
+        vitrail.train(3)
+
+
+def test_an_incomplete_method_is_refused_with_what_is_missing():
+    @dataclass(frozen=True)
+    class Incomplete(vitrail.BaseMethod):
+        lr: float = 0.1
+
+    with pytest.raises(VitrailError, match="Incomplete does not define broadcast, client_round, export_models"):
+        vitrail.train(Incomplete)
+
+
+def test_a_method_that_is_not_a_dataclass_is_refused():
+    class NoDataclass(Nothing):
+        rate: float = 0.1
+
+    with pytest.raises(VitrailError, match=r"decorate it with @dataclass\(frozen=True\)"):
+        vitrail.train(NoDataclass)
+
+
+def test_a_field_that_every_run_has_is_refused():
+    @dataclass(frozen=True)
+    class Shadowing(Nothing):
+        rounds: int = 3
+
+    with pytest.raises(VitrailError, match="every run has a setting of this name"):
+        vitrail.train(Shadowing)
+
+
+def test_a_field_that_is_no_value_is_refused():
+    @dataclass(frozen=True)
+    class Odd(Nothing):
+        net: nn.Module | None = None
+
+    with pytest.raises(VitrailError, match="its fields cannot be settings"):
+        vitrail.train(Odd)
+
+
+def test_callbacks_are_called_in_order_and_by_name(tmp_path):
+    calls: list[Any] = []
+
+    @vitrail.register_callback("recorder")
+    class Recorder(vitrail.Callback):
+        def on_run_start(self, plan, done):
+            calls.append(("start", done))
+
+        def on_reply(self, result):
+            calls.append(("reply", len(result.replied)))
+
+        def on_round_end(self, result, row):
+            calls.append(("round", row["round"]))
+
+        def on_run_end(self, run):
+            calls.append(("end", (run.folder / "report.html").exists()))
+
+    small = {**SMALL, "local_steps": 1, "batch_size": 10, "workers": 1}
+    vitrail.train("prism", **small, callbacks=["recorder"], out=str(tmp_path / "x"))
+    assert [c[0] for c in calls] == ["start", "reply", "reply", "round", "end"]
+    assert calls[-1] == ("end", True)
+    with pytest.raises(VitrailError, match="recoder is not a callback; did you mean recorder"):
+        vitrail.train("prism", **small, callbacks=["recoder"], out=str(tmp_path / "y"))

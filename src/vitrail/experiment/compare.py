@@ -1,4 +1,4 @@
-"""Several methods, or one in several ways, on the same data and seeds; a comparison goes on where it stopped."""
+"""Compare methods or settings on the same data and seeds; an interrupted comparison can be continued."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FREELY = ("out", "seed")  # what a comparison sets itself
 
 @dataclass
 class Entry:
-    """One line of the comparison: its settings, and what came of every seed."""
+    """One line of the comparison: its settings, and the results of every seed."""
 
     name: str
     settings: Settings
-    where: str = ""  # the setting of [each] in which it is played
-    wanted: bool = True  # else it is not played, and stands in the tables where it was before
+    where: str = ""  # the setting of [each] that it belongs to
+    wanted: bool = True  # otherwise it is not run, and only earlier results are shown
     runs: list[Path] = field(default_factory=list)
     found: list[list[Measure]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -44,13 +44,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How every model is measured: a run's last round or its best, on how many pictures, by which families."""
+    """How every model is evaluated: the last or best round, the number of images, and the metrics."""
 
     best: bool = False
     n: int = 2000
     families: Sequence[str] = ("fd-vitrail", "oracle", "classifier")
     fid_n: int = 2000
-    clients: bool = False  # every client's own generator, too
+    clients: bool = False  # also evaluate every client's personal generator
 
 
 def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*") -> list[Entry]:
@@ -89,7 +89,7 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*")
 
 @dataclass(frozen=True)
 class _Line:
-    """A run as a file has it, not yet read."""
+    """A run of a file, before its settings are resolved."""
 
     what: str
     name: str
@@ -98,7 +98,7 @@ class _Line:
 
 
 def _lines(what: str, overrides: Mapping[str, Any]) -> Iterator[_Line]:
-    """All runs of a file, in each of its settings."""
+    """Yield all runs of a file, in each of its settings."""
     common = config.read(what)
     runs = common.pop("runs", [{}])
     tables = _tables(common)
@@ -155,15 +155,15 @@ def place_name(name: str) -> str:
 
 
 def place(entry: Entry, seed: int, out: Path) -> RunDir:
-    """Where a run of the comparison stands."""
+    """Return the folder of a run of the comparison."""
     return RunDir(out / place_name(entry.name) / f"seed-{seed}")
 
 
 def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: EvalConfig) -> dict[str, str]:
-    """Refuse at once what would fail after hours; return the network of ours that measures all runs on each data."""
+    """Refuse what would fail after hours; return the feature network that evaluates all runs, by data."""
     families = check_families(asked.families)
     if "fid" in families:
-        inception()  # its weights are there, or the error says how to get them
+        inception()  # raises if its weights are missing
     if asked.best and asked.clients:
         raise VitrailError("clients keep their last round alone; leave out --best, or --clients")
     for entry in (e for e in found if e.wanted):
@@ -188,7 +188,7 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: EvalCo
 
 
 def _other(wanted: Settings, seed: int, folder: RunDir) -> list[str]:
-    """Settings in which a run differs from what is wanted now; those that change no bit do not count."""
+    """Settings in which a stored run differs; those that do not change the result are ignored."""
     has = to_dict(config.resolve(str(folder.settings), {}))
     want = {**to_dict(wanted), "seed": seed}
     return [k for k, v in want.items() if k not in (*FREE, "out") and v != "auto" and has.get(k) != v]
@@ -202,7 +202,7 @@ def compare(
     watch: Callable[[Entry, int], Callback],
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Play and measure every run that is not there yet, seed by seed, so that an early stop leaves whole columns."""
+    """Run and evaluate everything that is missing, seed by seed, so that an early stop leaves complete seeds."""
     rulers = check(found, seeds, out, asked)
     for seed in seeds:
         for entry in found:
@@ -219,13 +219,13 @@ def compare(
                     resume(folder.path, callbacks=[watch(entry, seed)])
                 entry.found.append(_measure(folder, asked, rulers.get(settings.data)))
                 entry.runs.append(folder.path)
-            except (VitrailError, OSError, RuntimeError) as e:  # the others go on
+            except (VitrailError, OSError, RuntimeError) as e:  # the other runs continue
                 entry.failed.append(f"{entry.name}, seed {seed}: {e}")
                 tell(f"failed: {entry.failed[-1]}")
 
 
 def _measure(folder: RunDir, asked: EvalConfig, ruler: str | None) -> list[Measure]:
-    """The measures of a run's model: read, if they were made in the same way, or computed."""
+    """The results of a run's model: read if they were computed with the same options, otherwise computed."""
     model = folder.best if asked.best else folder.model
     if not model.exists():
         raise VitrailError(

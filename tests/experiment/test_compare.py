@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from vitrail.experiment import compare as module
-from vitrail.experiment import comparison_tables as table_module
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.compare import EvalConfig, check, compare, entries
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import resolve
+from vitrail.report import comparison_tables as table_module
 from vitrail.report.comparison_tables import as_csv, by_settings, differing, markdown, notes, standings
 from vitrail.utils.errors import VitrailError
 

@@ -14,7 +14,8 @@ from vitrail.nets.flat import from_vector, to_vector, vector_size
 class Vae(nn.Module):
     def __init__(self, shape, classes, width, z):
         super().__init__()
-        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 128), nn.ReLU(), nn.Linear(128, 2 * z))
+        pixels = int(np.prod(shape))
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 128), nn.ReLU(), nn.Linear(128, 2 * z))
         self.decoder = DcganGenerator(shape, classes, width, z)  # noise and labels to images in [-1, 1]
 
     def forward(self, x, y, noise):
@@ -48,7 +49,8 @@ class FedAvgVae(vitrail.BaseMethod):
     def client_round(self, state, message, data, rng):
         net, draw = from_vector(self.net(), message.parts["weights"]), rng.torch()
         optimizer = torch.optim.Adam(net.parameters(), self.lr)
-        x, y = torch.from_numpy(data.pixels) / 127.5 - 1, torch.from_numpy(data.labels)
+        x, loss = torch.from_numpy(data.pixels) / 127.5 - 1, torch.zeros(())
+        y = torch.from_numpy(data.labels if self.task.classes else np.zeros(len(data), np.int64))
         for i in torch.randperm(len(x), generator=draw).split(32):
             loss = net(x[i], y[i], torch.randn(len(i), self.latent_dim, generator=draw))
             optimizer.zero_grad()
@@ -61,8 +63,9 @@ class FedAvgVae(vitrail.BaseMethod):
 
     def export_models(self, server, client=None):
         decoder = from_vector(self.net(), server["weights"]).decoder
-        about = {"shape": list(self.task.shape), "classes": self.task.classes, "width": self.width, "z": self.latent_dim}
-        return {"generator": vitrail.Model("dcgan", {**about, "weights": decoder.state_dict()})}
+        about = {"shape": list(self.task.shape), "classes": self.task.classes, "width": self.width}
+        weights = decoder.state_dict()
+        return {"generator": vitrail.Model("dcgan", {**about, "z": self.latent_dim, "weights": weights})}
 
 
 if __name__ == "__main__":

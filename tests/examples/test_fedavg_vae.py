@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,10 @@ def test_engine_flower_is_refused_without_vitrail_plugins(example, tmp_path, mon
     with pytest.raises(VitrailError, match=r"Flower's processes do not know method fedavg-vae.*VITRAIL_PLUGINS"):
         vitrail.train(example.FedAvgVae, **SMALL, engine="flower", out=str(tmp_path / "x"))
     assert not (tmp_path / "x").exists()
+
+
+def test_the_tutorial_shows_the_example_line_by_line():
+    page = (EXAMPLES.parent / "docs" / "tutorials" / "own-method.md").read_text()
+    shown = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    code = (EXAMPLES / "fedavg_vae.py").read_text().partition('if __name__ == "__main__"')[0].splitlines()[2:]
+    assert [line for line in code if line.strip() and line not in shown] == []

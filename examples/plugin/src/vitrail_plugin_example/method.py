@@ -1,5 +1,4 @@
 """A method: an independent Gaussian per pixel, from the clients' sums of pixels and of their squares."""
-# ruff: noqa: ARG002
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Brightness:
         self.real = float(context.test.pixels.mean()) / 127.5 - 1
         self.total, self.n = 0.0, 0
 
-    def update(self, images: Tensor, labels: Tensor | None) -> None:  # noqa: ARG002
+    def update(self, images: Tensor, labels: Tensor | None) -> None:
         self.total, self.n = self.total + float(images.mean()) * len(images), self.n + len(images)
 
     def compute(self) -> float:

@@ -27,10 +27,10 @@ from vitrail.experiment import settings as config
 from vitrail.methods.base import Task
 from vitrail.models.model_file import save_model
 from vitrail.utils.rng import Rng
-from vitrail.wire.bits import BitCounts
-from vitrail.wire.entropy import decode, encode, ideal_bytes
+from vitrail.wire.bit_counts import BitCounts
 from vitrail.wire.klms import Klms
 from vitrail.wire.message import decode as decode_message
+from vitrail.wire.range_coder import decode, encode, ideal_bytes
 from vitrail.wire.scores import levels
 
 PAPER = {"generator": "resnet", "local_steps": 100, "lr": 0.1, "schedule": "constant", "score_std": 1.0}

@@ -24,7 +24,7 @@ from torch import Tensor
 from vitrail.methods.prism.loss import eq1
 from vitrail.nets.feature_moments import class_moments
 from vitrail.nets.features import Features, load_features
-from vitrail.nets.generators import build
+from vitrail.nets.generators import build_generator
 from vitrail.nets.masked import Masked, sample_mask
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -49,7 +49,7 @@ class Clock:
 
 def plain(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> tuple[Clock, Callable[[], None]]:
     """Return a step of examples/plain_prism.py; masks are sampled in the generator."""
-    net = build(generator, (1, SIZE, SIZE), 0)
+    net = build_generator(generator, (1, SIZE, SIZE), 0)
     widths = (net.first.out_channels, *(block.conv1.out_channels for block in net.blocks))
     G, clock = plain_prism.Generator(1, net.z, widths), Clock()
     optimizer = torch.optim.Adam(G.parameters(), **ADAM)  # type: ignore[arg-type]
@@ -71,7 +71,11 @@ def plain(generator: str, psi: Features, real: Tensor, draw: torch.Generator) ->
 
 def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> tuple[Clock, Callable[[], None]]:
     """Return a step as in methods/prism/algorithm.py; real moments are computed before."""
-    net, clock, y = Masked(build(generator, (1, SIZE, SIZE), 0), seed=0), Clock(), torch.zeros(len(real)).long()
+    net, clock, y = (
+        Masked(build_generator(generator, (1, SIZE, SIZE), 0), seed=0),
+        Clock(),
+        torch.zeros(len(real)).long(),
+    )
     with torch.no_grad():
         moments = class_moments(psi(real), y, 1)
     s = torch.randn(net.size, generator=draw).requires_grad_()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitrail.data import Dataset, Images, Partition, draw_partition, partition
+from vitrail.data import Dataset, Images, Partition, partition, plot_partition
 from vitrail.data.partition_plot import counts
 from vitrail.utils.errors import VitrailError
 
@@ -272,7 +272,7 @@ def test_zero_clients_or_zero_images_are_refused() -> None:
     ],
 )
 def test_the_plot_of_a_partition_has_one_row_per_client(tmp_path: Path, spec: str, clients: int, data: Dataset) -> None:
-    draw_partition(divide(spec, clients, data=data, server=0.1), data, tmp_path / "p.png")
+    plot_partition(divide(spec, clients, data=data, server=0.1), data, tmp_path / "p.png")
     with Image.open(tmp_path / "p.png") as image:
         assert image.format == "PNG"
         assert image.height > 2 * clients

@@ -98,7 +98,7 @@ def test_a_registered_transform_can_be_a_domain() -> None:
 
     data = load("digits", size=8)
     p = partition("domains:invert,black", data, 2, np.random.default_rng(0))
-    seen = transforms.in_domains(data, p, Rng((0,)))
+    seen = transforms.apply_client_transforms(data, p, Rng((0,)))
     assert seen.train.pixels[p.indices[1]].max() == 0
     assert np.array_equal(seen.train.pixels[p.indices[0]], 255 - data.train.pixels[p.indices[0]])
     with pytest.raises(VitrailError, match="did you mean black"):

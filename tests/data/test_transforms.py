@@ -6,7 +6,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 
 from vitrail.data import Images, load, parse_partition, partition
-from vitrail.data.transforms import DOMAINS, TRANSFORMS, apply_transform, held_out
+from vitrail.data.transforms import DOMAINS, TRANSFORMS, apply_transform, transformed_test_images
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import prepare
 from vitrail.utils.errors import VitrailError
@@ -160,7 +160,7 @@ def test_a_run_has_one_client_per_transform_and_transforms_only_its_images():
     assert np.array_equal(plan.data.train.pixels[inverted], 255 - plain.train.pixels[inverted])
     assert np.array_equal(plan.data.train.pixels[flipped], plain.train.pixels[flipped][:, :, ::-1])
     assert np.array_equal(plan.data.test.pixels, plain.test.pixels)
-    test = held_out(plan.data, "invert", seed=0)
+    test = transformed_test_images(plan.data, "invert", seed=0)
     assert np.array_equal(test.pixels, 255 - plain.test.pixels)
     assert np.array_equal(test.labels, plain.test.labels)
 

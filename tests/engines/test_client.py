@@ -20,7 +20,7 @@ from vitrail.engines.simulation import SimulatedClients
 from vitrail.experiment import settings as config
 from vitrail.methods.base import Task
 from vitrail.privacy.budget import Budget
-from vitrail.privacy.policy import PUBLIC, Policy
+from vitrail.privacy.policy import PUBLIC_REASON, Policy
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import Header, Kind, Message, decode, encode, make_part
@@ -100,7 +100,7 @@ def test_a_failed_answer_counts_and_is_not_computed_again(tmp_path, monkeypatch)
     assert calls == [0]
     assert client.private()["given"] == 1
     assert reason(client.answer(request(method, 1))) == UNCOMPUTED
-    assert reason(client.answer(request(method, 2))) == PUBLIC
+    assert reason(client.answer(request(method, 2))) == PUBLIC_REASON
     assert calls == [0, 1]
     assert "planned for one client" in log[-1]
 
@@ -203,7 +203,7 @@ def test_a_failed_single_release_is_charged_once_and_not_repeated(tmp_path, monk
     client = client_of(method, tmp_path, policy=replace(Policy(), budget=True), budget=budget, log=lambda text: None)
     for _ in range(2):
         assert reason(client.answer(request(method))) == UNCOMPUTED
-    assert reason(client.answer(request(method, 1))) == PUBLIC
+    assert reason(client.answer(request(method, 1))) == PUBLIC_REASON
     assert calls == [0]
     assert len(budget.spent()) == 1
 

@@ -15,7 +15,7 @@ from vitrail.methods.base import Broadcast, PartSpec, fixed_point_scale
 from vitrail.utils.errors import Malformed
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load
-from vitrail.wire.bits import BitCounts
+from vitrail.wire.bit_counts import BitCounts
 from vitrail.wire.message import Kind, Message, decode, encode, make_part
 
 

@@ -17,7 +17,7 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.state import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = {"data": "digits", "size": 8, "clients": 3, "eval_every": 0}
+SMALL = {"data": "digits", "size": 8, "clients": 3, "eval_every": 0, "grids": 0}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def example():
 @pytest.fixture(scope="module")
 def run(example, tmp_path_factory):
     out = tmp_path_factory.mktemp("vae") / "run"
-    return vitrail.train(example.FedAvgVae(lr=2e-3), **SMALL, rounds=4, workers=1, out=str(out))
+    return vitrail.train(example.FedAvgVae(lr=2e-3), **SMALL, rounds=3, workers=1, out=str(out))
 
 
 def test_the_example_has_at_most_60_lines_of_code():
@@ -42,7 +42,7 @@ def test_the_example_has_at_most_60_lines_of_code():
 def test_the_loss_falls_and_samples_are_written(run):
     losses = [row["loss"] for row in run.rows]
     assert losses[-1] < 0.9 * losses[0]
-    assert sum(losses[2:]) < 0.95 * sum(losses[:2])
+    assert losses[0] > losses[1] > losses[2]
     assert (run.folder / "samples.png").exists()
     assert (run.folder / "report.html").exists()
     assert run.generator.sample(5).shape == (5, 1, 8, 8)
@@ -50,12 +50,12 @@ def test_the_loss_falls_and_samples_are_written(run):
 
 def test_class_instance_and_name_train_the_same_model(example, run, tmp_path):
     for k, (method, more) in enumerate([(example.FedAvgVae, {"lr": 2e-3}), ("fedavg-vae", {"lr": 2e-3})]):
-        again = vitrail.train(method, **more, **SMALL, rounds=4, workers=1, out=str(tmp_path / str(k)))
+        again = vitrail.train(method, **more, **SMALL, rounds=3, workers=1, out=str(tmp_path / str(k)))
         assert again.generator.sample(9).equal(run.generator.sample(9))
 
 
 def test_worker_processes_give_the_same_bits(example, run, tmp_path):
-    two = vitrail.train(example.FedAvgVae, lr=2e-3, **SMALL, rounds=4, workers=2, out=str(tmp_path / "two"))
+    two = vitrail.train(example.FedAvgVae, lr=2e-3, **SMALL, rounds=3, workers=2, out=str(tmp_path / "two"))
     first, second = (load(r.folder / "checkpoint.safetensors")["federation"] for r in (run, two))
     assert same(first, second)
 
@@ -68,7 +68,7 @@ def test_an_interrupted_run_is_resumed(example, run, tmp_path):
 
     out = tmp_path / "cut"
     with pytest.raises(KeyboardInterrupt):
-        vitrail.train(example.FedAvgVae, lr=2e-3, **SMALL, rounds=4, workers=1, callbacks=[Stop()], out=str(out))
+        vitrail.train(example.FedAvgVae, lr=2e-3, **SMALL, rounds=3, workers=1, callbacks=[Stop()], out=str(out))
     assert torch.equal(vitrail.resume(out).generator.sample(9), run.generator.sample(9))
 
 
@@ -78,7 +78,7 @@ def test_it_is_evaluated(run):
 
 
 def test_it_passes_the_conformance_checks(example):
-    check_method(example.FedAvgVae, hidden=16)
+    check_method(example.FedAvgVae, width=4)
 
 
 def test_the_command_line_knows_it_by_vitrail_plugins(run, tmp_path):
@@ -92,7 +92,7 @@ def test_the_command_line_knows_it_by_vitrail_plugins(run, tmp_path):
         return done.stdout
 
     assert "fedavg-vae" in command("list")
-    assert "hidden=128" in command("list", "fedavg-vae")
+    assert "latent_dim=16" in command("list", "fedavg-vae")
     command(
         "run", "fedavg-vae", "data=digits", "clients=2", "rounds=1", "workers=2", "grids=0", f"out={tmp_path / 'x'}"
     )

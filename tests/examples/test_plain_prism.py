@@ -14,7 +14,7 @@ from vitrail.data import load
 from vitrail.methods.prism.loss import eq1
 from vitrail.nets.feature_moments import FeatureMoments, to_float
 from vitrail.nets.features import load_features
-from vitrail.nets.generators import build
+from vitrail.nets.generators import build_generator
 from vitrail.nets.masked import Masked, sample_mask
 
 needs_assets = pytest.mark.skipif("VITRAIL_ASSETS" not in os.environ, reason="VITRAIL_ASSETS is not set")
@@ -33,7 +33,7 @@ def both(plain, generator, features, size, batch, times_theta, dtype):
     """Return loss and gradient of the scores, plain and fast, for the same weights, scores, draws, noise and images."""
     pixels = load("digits", size=size).train.pixels[:30]
     psi = load_features(features).to(dtype)
-    net = Masked(build(generator, (1, size, size), 0), seed=3).to(dtype)
+    net = Masked(build_generator(generator, (1, size, size), 0), seed=3).to(dtype)
     s = torch.randn(net.size, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
     z = torch.randn(batch, net.z, generator=torch.Generator().manual_seed(2)).to(dtype)
 
@@ -56,7 +56,7 @@ def both(plain, generator, features, size, batch, times_theta, dtype):
         f = plain.relus(psi, to_float(pixels).to(dtype))
         real = FeatureMoments(f.mean(0)[None], f.square().mean(0)[None], torch.ones(1))
     else:
-        real = FeatureMoments.of_pictures(psi, pixels, np.zeros(len(pixels), np.int64), 1, "cpu")
+        real = FeatureMoments.of_images(psi, pixels, np.zeros(len(pixels), np.int64), 1, "cpu")
     mask = sample_mask(s, torch.Generator().manual_seed(4), times_theta)
     fast = eq1(psi, real, 1.0)(net(mask, z, None), torch.zeros(batch).long())
     fast.backward()

@@ -21,7 +21,7 @@ from vitrail.models.validation import check_model
 from vitrail.nets.content_style import Content
 from vitrail.nets.content_style import ContentStyleGenerator as Styled
 from vitrail.nets.dcgan import DcganGenerator as DcGan
-from vitrail.nets.generators import build
+from vitrail.nets.generators import build_generator
 from vitrail.utils import state
 from vitrail.utils.errors import Malformed
 from vitrail.wire import deltas
@@ -182,7 +182,7 @@ def test_the_largest_feature_map_is_the_one_that_a_pass_computes(name, side):
         net = counted = torch.nn.Sequential()
         counted.z, counted.forward = 5, lambda z, labels: (z[:, :1, None, None].expand(-1, 7, side, side) * 1)[:, :3]
     else:
-        net = counted = DcGan(shape, 2, 4, 8) if name == "fedgan" else build(name, shape, 2, 0.25)
+        net = counted = DcGan(shape, 2, 4, 8) if name == "fedgan" else build_generator(name, shape, 2, 0.25)
     with torch.no_grad(), Largest() as largest:
         net(torch.randn(STATISTICS_BATCH, net.z), torch.zeros(STATISTICS_BATCH, dtype=torch.int64))
     assert largest.nbytes / 2 <= largest_activation(counted, side, 2) <= largest.nbytes
@@ -210,7 +210,7 @@ def test_images_that_are_computed_in_parts_have_the_mask_of_their_batch():
 @pytest.mark.parametrize("name", GENERATORS)
 def test_ordinary_generators_compute_256_images_at_once(name):
     with torch.device("meta"):
-        net = build(name, (3, 32, 32), 10)
+        net = build_generator(name, (3, 32, 32), 10)
     mask = sum(p.numel() for p in net.parameters()) // 16  # at half a bit per weight
     assert images_per_pass(net, 32, 10, mask) == BATCH
 

@@ -10,7 +10,7 @@ from scipy.stats import kstest
 from tests.federation import digits, federate, gan_answer, quick, rivals, same
 from vitrail.engines.replies import Failure
 from vitrail.methods.base import ServerMessage, Sums
-from vitrail.methods.fedgan import UNIT
+from vitrail.methods.fedgan import IMAGES_PER_WEIGHT
 from vitrail.models.model_file import open_model
 from vitrail.nets.flat import from_vector, to_vector, trainable_mask
 from vitrail.privacy import dpsgd
@@ -32,7 +32,7 @@ def test_the_server_averages_by_number_of_images_or_uniformly(tmp_path, weights)
     method = quick("fedgan", rounds=1, weighting=weights)
     holds = {"a": np.arange(16), "b": np.arange(16, 64)}
     fed, _, traffic = federate(method, tmp_path, holds=holds)
-    count = {"a": 16 / UNIT, "b": 48 / UNIT} if weights == "examples" else {"a": 1, "b": 1}
+    count = {"a": 16 / IMAGES_PER_WEIGHT, "b": 48 / IMAGES_PER_WEIGHT} if weights == "examples" else {"a": 1, "b": 1}
     for name in ("generator", "discriminator"):
         own = {c: load(tmp_path / f"{c}.safetensors")["state"][name].astype(np.float64) for c in holds}
         mean = sum(count[c] * own[c] for c in holds) / sum(count.values())

@@ -9,7 +9,7 @@ import torch
 from tests.federation import federate, quick
 from vitrail.methods.masks import learning_rate
 from vitrail.models.model_file import open_model
-from vitrail.nets.generators import build
+from vitrail.nets.generators import build_generator
 from vitrail.nets.masked import Masked, random_signs, sample_mask
 
 
@@ -36,19 +36,19 @@ def test_masks_are_bernoulli_samples_of_theta():
 
 def test_gradient_through_a_masked_network_equals_plain_autograd():
     """With W⊙M as ordinary weights, dL/dM is dL/dweight · W."""
-    net = Masked(build("small", (1, 8, 8), 10), seed=4)
+    net = Masked(build_generator("small", (1, 8, 8), 10), seed=4)
     mask = (torch.rand(net.size, generator=torch.Generator().manual_seed(1)) < 0.5).float().requires_grad_()
     z, y = torch.randn(6, 64, generator=torch.Generator().manual_seed(2)), torch.arange(6)
     net(mask, z, y).square().sum().backward()
 
-    plain = Masked(build("small", (1, 8, 8), 10), seed=4).fix(mask.detach()).requires_grad_(True)
+    plain = Masked(build_generator("small", (1, 8, 8), 10), seed=4).fix(mask.detach()).requires_grad_(True)
     plain(z, y).square().sum().backward()
     dweight = torch.cat([p.grad.flatten() for p in plain.parameters()])
     assert torch.allclose(mask.grad, dweight * net.W, rtol=1e-4, atol=1e-5)
 
 
 def test_frozen_weights_are_signs_of_one_magnitude_per_layer():
-    net = Masked(build("small", (1, 32, 32), 0), seed=9)
+    net = Masked(build_generator("small", (1, 32, 32), 0), seed=9)
     for w, shape in zip(net.W.split(net.sizes), net.shapes.values(), strict=True):
         fan_in = shape[0] if shape[2] == 4 else shape[1] * shape[2] * shape[3]
         assert torch.allclose(w.abs(), torch.tensor(math.sqrt(2 / fan_in)))
@@ -69,7 +69,7 @@ def test_frozen_signs_are_the_bits_of_philox():
 )
 def test_the_papers_network_has_the_right_number_of_mask_elements(size, channels, elements):
     with torch.device("meta"):
-        assert sum(p.numel() for p in build("resnet", (channels, size, size), 0).parameters()) == elements
+        assert sum(p.numel() for p in build_generator("resnet", (channels, size, size), 0).parameters()) == elements
 
 
 def test_learning_rate_is_cosine_or_constant():
@@ -85,6 +85,6 @@ def test_exported_model_is_the_frozen_network_times_the_final_mask(tmp_path):
     generator = open_model(model, tuple("0123456789"))
     weights = torch.cat([p.flatten() for p in generator.net.parameters()])
     mask = torch.from_numpy(fed.server["s"]) > 0
-    assert weights.equal(Masked(build("small", (1, 8, 8), 10), fed.server["seed"]).W * mask)
+    assert weights.equal(Masked(build_generator("small", (1, 8, 8), 10), fed.server["seed"]).W * mask)
     assert set(model.tree) == {"generator", "width", "shape", "classes", "seed", "mask"}
     assert model.tree["mask"].nbytes <= method.size // 8 + 2

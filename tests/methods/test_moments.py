@@ -10,7 +10,7 @@ from tests.federation import digits, federate, quick, shares
 from vitrail.experiment import settings as config
 from vitrail.methods.base import ServerMessage, Task
 from vitrail.methods.prism import loss
-from vitrail.methods.prism.loss import summary_of
+from vitrail.methods.prism.loss import feature_summary
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.feature_sum_messages import pack, unpack
 from vitrail.utils.errors import VitrailError
@@ -69,7 +69,7 @@ def test_a_client_sends_its_sums_with_the_noise_of_the_mechanism(tmp_path):
     quiet, loud = build(privacy="none"), build(epsilon=5.0)
     exact = federate(quiet, tmp_path / "a", rounds=1)[0].server["sums"]
     noisy = federate(loud, tmp_path / "b", rounds=1)[0].server["sums"]
-    sigma = loud.mechanism.sigma * summary_of(loud).grid
+    sigma = loud.mechanism.sigma * feature_summary(loud).grid
     assert np.std(noisy - exact) == pytest.approx(sigma * math.sqrt(3), rel=0.05)
     assert epsilon([(loud.mechanism.noise, 1)], 1e-5) == pytest.approx(5.0, rel=1e-4)
 
@@ -134,7 +134,7 @@ def test_secure_sums_are_clipped_at_max_per_class_images():
         method = replace(method, task=replace(method.task, secagg_threshold=2))
         _, reply = method.client_round({}, ServerMessage(0, {}), some, Rng((1,)))
         rows = reply.parts["sums"].reshape(10, -1)
-        assert rows[3, 0] / summary_of(method).count == counted
+        assert rows[3, 0] / feature_summary(method).count == counted
         assert np.abs(rows).max() <= method.largest <= method.reply_spec()["sums"].limit
 
 

@@ -8,14 +8,14 @@ from typer.testing import CliRunner
 import vitrail
 from vitrail.cli.main import app
 from vitrail.data import load as load_data
-from vitrail.data.transforms import held_out
+from vitrail.data.transforms import transformed_test_images
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.compare import EvalConfig, compare, entries
 from vitrail.experiment.evaluate_clients import by_client, evaluate_clients
 from vitrail.experiment.personal import load_personal
 from vitrail.metrics.distances import Distances
-from vitrail.metrics.evaluation import as_stored, split_validation
-from vitrail.metrics.extractors import choose_ruler, features_of, own
+from vitrail.metrics.evaluation import round_to_8_bits, split_validation
+from vitrail.metrics.extractors import choose_ruler, features_of, load_extractor
 from vitrail.models.model_file import load, save_model
 from vitrail.report.comparison_tables import by_clients, standings
 from vitrail.utils.errors import VitrailError
@@ -40,14 +40,14 @@ def columns(run):
 def test_each_client_is_measured_on_its_own_domain(run, columns):
     """The same distance, from its parts: the client's generator, its transform, the half that judges."""
     data = load_data("digits", size=8)
-    extractor = own(choose_ruler("digits", []))
+    extractor = load_extractor(choose_ruler("digits", []))
     for c, name in zip(columns, ("invert", "blur"), strict=True):
         _, test = split_validation(data.test)
         assert c.name == name
-        _, real = split_validation(held_out(data, name, 3))
+        _, real = split_validation(transformed_test_images(data, name, 3))
         plain = Distances(extractor, features_of(extractor, real), "fd-vitrail")
         for x, _ in load_personal(run, name).batches(200):
-            plain.update(as_stored(x), None)
+            plain.update(round_to_8_bits(x), None)
         (fd,) = (m for m in c.measures if m.name == "fd-vitrail")
         assert (fd.value, fd.low, fd.high) == pytest.approx(plain._frechet(), rel=1e-4)
         assert (fd.n_real, fd.n_fake, fd.extractor) == (len(test), 200, extractor.name)

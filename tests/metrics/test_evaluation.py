@@ -21,7 +21,7 @@ from vitrail.metrics import oracle
 from vitrail.metrics.evaluation import LABELLED, evaluate, requested_labels, split_validation
 from vitrail.metrics.extractors import choose_ruler
 from vitrail.metrics.registry import METRICS
-from vitrail.metrics.results_io import read, write
+from vitrail.metrics.results_io import read_measures, write_evaluation
 from vitrail.metrics.samples import Samples
 from vitrail.models.model_file import Generator, load, save_model
 from vitrail.utils.errors import Malformed, VitrailError
@@ -154,7 +154,7 @@ def test_a_model_file_is_measured_at_its_size_against_its_data(model, tmp_path):
     data, columns = evaluate_stored(model, families=["fd-vitrail"], n=50)
     assert data.shape == (1, 8, 8)
     assert (columns[0].name, columns[0].file) == ("stored model", "model.safetensors")
-    write(tmp_path / "e.json", data, columns)
+    write_evaluation(tmp_path / "e.json", data, columns)
     written = json.loads((tmp_path / "e.json").read_text())
     assert written["columns"][0]["measures"][0]["name"] == "fd-vitrail"
     assert written["columns"][0]["asked"] == {"families": ["fd-vitrail"], "n": 50}
@@ -334,6 +334,6 @@ def test_the_command_line_computes_lists_and_writes_a_registered_metric(brightne
     written = json.loads(out.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     first = written["columns"][0]["measures"][0]
     assert (first["name"], first["low"], first["high"]) == ("brightness", None, None)
-    (m, _) = read(out, model, written["columns"][0]["asked"])
+    (m, _) = read_measures(out, model, written["columns"][0]["asked"])
     assert np.isnan(m.low)
     assert "brightness" in CliRunner().invoke(app, ["list"]).output

@@ -6,12 +6,12 @@ import torch
 from tests.federation import digits
 from vitrail.data.dataset import Images
 from vitrail.metrics import extractors
-from vitrail.metrics.extractors import Extractor, FeatureSet, features_of, own
+from vitrail.metrics.extractors import Extractor, FeatureSet, features_of, load_extractor
 
 
 def test_features_of_real_images_are_computed_once_per_content(monkeypatch):
     calls = []
-    psi = own("vitrail-cifar")
+    psi = load_extractor("vitrail-cifar")
     counted = Extractor(psi.name, psi.dim, lambda x: calls.append(len(x)) or psi.rows(x), psi.digest + "counted")
     images = digits().test.take(np.arange(40))
     first = features_of(counted, images)

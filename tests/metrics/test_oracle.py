@@ -9,7 +9,7 @@ from vitrail.data.dataset import Images
 from vitrail.metrics import oracle as module
 from vitrail.metrics.evaluation import split_validation
 from vitrail.metrics.oracle import DownstreamClassifier, Scores, confidence, judge, oracle_for, train_classifier
-from vitrail.nets.classifier import shifted
+from vitrail.nets.classifier import random_shift
 from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -116,7 +116,7 @@ def test_confidence_does_not_depend_on_the_batches(oracle):
 
 def test_shifts_move_images_by_integer_pixels():
     x = torch.rand(20, 1, 8, 8)
-    moved = shifted(x, torch.Generator().manual_seed(0))
+    moved = random_shift(x, torch.Generator().manual_seed(0))
     for before, after in zip(x, moved, strict=True):
         inner = before[0, 2:6, 2:6]
         found = [(dy, dx) for dy in range(5) for dx in range(5) if after[0, dy : dy + 4, dx : dx + 4].equal(inner)]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.federation import digits
-from vitrail.metrics.pixels import Compared, Pairs, nmse, ssim
+from vitrail.metrics.pixels import Pairs, PairValues, nmse, ssim
 from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import VitrailError
 
@@ -53,7 +53,7 @@ def test_nmse_is_the_squared_error_over_the_squares_of_the_reference():
 
 def test_a_black_reference_does_not_dominate_the_error_of_a_set():
     a = to_float(digits().test.pixels[:20])
-    compared = Compared()
+    compared = PairValues()
     compared.add(a, torch.cat([a[:19], torch.full((1, 1, 8, 8), -1.0)]))
     last = float(((a[19].double() + 1) / 2).square().sum())
     rest = float(((a[:19].double() + 1) / 2).square().sum())

@@ -4,7 +4,7 @@ import json
 
 from tests.federation import digits
 from vitrail.metrics.measure import Measure
-from vitrail.metrics.results_io import Column, file_digest, read, write
+from vitrail.metrics.results_io import Column, file_digest, read_measures, write_evaluation
 
 
 def test_writing_an_evaluation_keeps_earlier_measures_of_the_same_model(tmp_path):
@@ -16,16 +16,16 @@ def test_writing_an_evaluation_keeps_earlier_measures_of_the_same_model(tmp_path
     def column(name, measures, options):
         return Column(name, model.name, file_digest(model), options, measures)
 
-    write(path, data, [column("stored model", m[:1], {"n": 8})])
-    write(path, data, [column("stored model", m[1:], {"n": 9})])
-    assert {x.name for x in read(path, model, {"n": 9})} == {"fid", "score"}
-    assert read(path, model, {"n": 8}) is None  # the last one had other options
-    write(path, data, [column("best round", m[:1], {"n": 9})])
+    write_evaluation(path, data, [column("stored model", m[:1], {"n": 8})])
+    write_evaluation(path, data, [column("stored model", m[1:], {"n": 9})])
+    assert {x.name for x in read_measures(path, model, {"n": 9})} == {"fid", "score"}
+    assert read_measures(path, model, {"n": 8}) is None  # the last one had other options
+    write_evaluation(path, data, [column("best round", m[:1], {"n": 9})])
     assert [c["name"] for c in json.loads(path.read_text())["columns"]] == ["best round", "stored model"]
     model.write_bytes(b"another model")
-    assert read(path, model, {"n": 9}) is None
-    write(path, data, [column("best round", m[1:], {"n": 9})])
+    assert read_measures(path, model, {"n": 9}) is None
+    write_evaluation(path, data, [column("best round", m[1:], {"n": 9})])
     assert [c["name"] for c in json.loads(path.read_text())["columns"]] == ["best round"]
-    assert {x.name for x in read(path, model, {"n": 9})} == {"score"}
+    assert {x.name for x in read_measures(path, model, {"n": 9})} == {"score"}
     path.write_text("{torn")
-    assert read(path, model, {"n": 9}) is None
+    assert read_measures(path, model, {"n": 9}) is None

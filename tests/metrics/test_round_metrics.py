@@ -10,7 +10,7 @@ from tests.federation import digits
 from tests.metrics.test_evaluation import replay
 from vitrail.data import from_arrays
 from vitrail.metrics.evaluation import requested_labels, split_validation
-from vitrail.metrics.extractors import own
+from vitrail.metrics.extractors import load_extractor
 from vitrail.metrics.round_metrics import RoundMetrics, round_metrics_for
 
 
@@ -26,7 +26,7 @@ def test_round_metrics_rank_models_on_the_same_noise():
 
 def test_the_distance_of_round_metrics_is_that_of_torchmetrics():
     metrics, generator = RoundMetrics(digits(), []), replay(0.3)
-    psi = own("vitrail-cifar")
+    psi = load_extractor("vitrail-cifar")
 
     class Features(nn.Module):
         num_features = 384

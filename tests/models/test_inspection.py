@@ -16,7 +16,7 @@ from vitrail.cli.main import app
 from vitrail.models.inspection import inspect_model, show_model
 from vitrail.models.model import Model
 from vitrail.models.model_file import load, save_model
-from vitrail.nets.generators import build
+from vitrail.nets.generators import build_generator
 from vitrail.nets.masked import Masked
 from vitrail.nets.supermask import encode_mask
 from vitrail.utils import state
@@ -55,7 +55,7 @@ def test_the_parts_add_up_to_the_file(prism, name):
 
 def test_the_share_of_ones_is_that_of_the_saved_mask(prism, tmp_path):
     tree = state.load(prism / "model.safetensors")["model"]
-    masked = Masked(build(tree["generator"], (1, 8, 8), 10, tree["width"]), tree["seed"])
+    masked = Masked(build_generator(tree["generator"], (1, 8, 8), 10, tree["width"]), tree["seed"])
     mask = np.arange(masked.size) % 5 == 0
     save_model(
         tmp_path / "m.safetensors", Model("masked", {**tree, "mask": encode_mask(masked, mask)}), "0123456789", {}

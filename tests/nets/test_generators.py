@@ -12,7 +12,7 @@ from vitrail.models.inspection import inspect_model
 from vitrail.models.model import Model
 from vitrail.models.model_file import open_model
 from vitrail.nets import generators
-from vitrail.nets.generators import GENERATORS, build, with_label
+from vitrail.nets.generators import GENERATORS, build_generator, with_label
 from vitrail.utils.errors import Malformed, VitrailError
 
 BUILTIN = ("small", "resnet", "sngan", "dcgan")
@@ -23,13 +23,13 @@ BUILTIN = ("small", "resnet", "sngan", "dcgan")
 )
 def test_the_papers_resnet_has_the_number_of_mask_elements_of_the_paper(shape, elements):
     with torch.device("meta"):
-        assert sum(p.numel() for p in build("resnet", shape, 0).parameters()) == elements
+        assert sum(p.numel() for p in build_generator("resnet", shape, 0).parameters()) == elements
 
 
 @pytest.mark.parametrize("name", BUILTIN)
 @pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 3), ((3, 32, 32), 0), ((1, 64, 64), 2)])
 def test_every_generator_makes_images_of_its_shape_and_has_only_weights(name, shape, classes):
-    g = build(name, shape, classes, width=0.05)
+    g = build_generator(name, shape, classes, width=0.05)
     y = torch.arange(2) % classes if classes else None
     images = g(torch.randn(2, g.z), y)
     assert images.shape == (2, *shape)
@@ -40,7 +40,7 @@ def test_every_generator_makes_images_of_its_shape_and_has_only_weights(name, sh
 @pytest.mark.parametrize("mode", [True, False])
 @pytest.mark.parametrize(("name", "shape", "classes"), [("small", (1, 8, 8), 3), ("resnet", (3, 32, 32), 0)])
 def test_the_fast_path_with_gradients_has_the_same_images_and_gradients(name, shape, classes, mode, monkeypatch):
-    g = build(name, shape, classes, width=0.1).double().train(mode)
+    g = build_generator(name, shape, classes, width=0.1).double().train(mode)
     z, y = torch.randn(5, g.z, generator=torch.Generator().manual_seed(1)).double(), torch.arange(5) % max(classes, 1)
 
     def run():
@@ -55,13 +55,15 @@ def test_the_fast_path_with_gradients_has_the_same_images_and_gradients(name, sh
 
 
 def test_width_scales_the_channels():
-    whole, half = (sum(p.numel() for p in build("resnet", (1, 32, 32), 0, w).parameters()) for w in (1.0, 0.5))
+    whole, half = (
+        sum(p.numel() for p in build_generator("resnet", (1, 32, 32), 0, w).parameters()) for w in (1.0, 0.5)
+    )
     assert 0.25 < half / whole < 0.35  # more than a quarter, because the noise keeps its width
 
 
 def test_an_unknown_generator_is_refused_with_the_known_names():
     with pytest.raises(VitrailError, match="small, resnet, sngan, dcgan"):
-        build("biggan", (1, 32, 32), 0)
+        build_generator("biggan", (1, 32, 32), 0)
 
 
 class Tiny(nn.Module):
@@ -154,7 +156,7 @@ def test_a_registered_generator_that_does_not_fit_is_refused_before_training(cha
 
     register("wrong", make)
     with pytest.raises(VitrailError, match=message):
-        build("wrong", (1, 8, 8), 0)
+        build_generator("wrong", (1, 8, 8), 0)
 
 
 def test_the_memory_of_a_registered_generator_is_checked_before_it_is_built(register):

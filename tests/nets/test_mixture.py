@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.nets.mixture import Mixture, knows
+from vitrail.nets.mixture import Mixture, known_classes
 
 
 class Number(nn.Module):
@@ -19,7 +19,7 @@ class Number(nn.Module):
 
 
 def test_images_keep_their_order_and_parts_are_chosen_evenly():
-    net = Mixture([Number(k) for k in range(4)], 3, knows([[]] * 4, 0))
+    net = Mixture([Number(k) for k in range(4)], 3, known_classes([[]] * 4, 0))
     z = torch.randn(8000, net.z, generator=torch.Generator().manual_seed(1))
     images = net(z)
     assert net.z == 4
@@ -29,7 +29,7 @@ def test_images_keep_their_order_and_parts_are_chosen_evenly():
 
 
 def test_a_label_is_drawn_by_parts_that_know_it_or_by_any_if_none_does():
-    net = Mixture([Number(k) for k in range(3)], 1, knows([[0], [0, 1], [1]], 3))
+    net = Mixture([Number(k) for k in range(3)], 1, known_classes([[0], [0, 1], [1]], 3))
     z = torch.randn(3000, net.z, generator=torch.Generator().manual_seed(2))
     y = torch.arange(3000) % 3
     part = net(z, y)[:, 0, 0, 0]
@@ -37,10 +37,10 @@ def test_a_label_is_drawn_by_parts_that_know_it_or_by_any_if_none_does():
 
 
 def test_the_ends_of_the_unit_interval_choose_a_part():
-    net = Mixture([Number(0), Number(1)], 1, knows([[], []], 0))
+    net = Mixture([Number(0), Number(1)], 1, known_classes([[], []], 0))
     assert net.component(torch.tensor([0.0, 1.0]), None).tolist() == [0, 1]
 
 
 def test_a_mixture_without_parts_is_refused():
     with pytest.raises(ValueError, match="0 generators"):
-        Mixture([], 1, knows([], 0))
+        Mixture([], 1, known_classes([], 0))

@@ -10,7 +10,7 @@ from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
 from vitrail.privacy.ledger import read
-from vitrail.privacy.run_ledger import opening
+from vitrail.privacy.run_ledger import opening_claim
 from vitrail.utils.errors import VitrailError
 
 
@@ -42,14 +42,14 @@ FACTS = {"shape": [1, 8, 8], "classes": ["a", "b"], "names": ["n", "s"], "nonce"
 def test_in_a_deployment_noise_comes_from_the_operating_system_by_default(tmp_path):
     settings = run_settings({"settings": "moments clients=2 size=8", "out": str(tmp_path / "x")})
     assert settings.noise_source == "os"
-    found = opening(deployment_plan(settings, FACTS))
+    found = opening_claim(deployment_plan(settings, FACTS))
     assert (found["private"], found["simulated"]) == (True, False)
     assert found["trust"].startswith("nobody: ")
 
 
 def test_a_deployment_with_noise_from_the_seed_is_not_private(tmp_path):
     settings = run_settings({"settings": "moments clients=2 size=8 noise_source=seed", "out": str(tmp_path / "x")})
-    found = opening(deployment_plan(settings, FACTS))
+    found = opening_claim(deployment_plan(settings, FACTS))
     assert found["private"] is False
     assert "which the server knows" in found["says"]
 
@@ -62,7 +62,7 @@ def test_a_deployment_that_started_with_noise_from_the_seed_continues_with_it(tm
 
 @pytest.mark.parametrize(("source", "words"), [("seed", "noise from the seed"), ("os", "the operating system")])
 def test_the_claim_of_a_simulation_states_that_it_is_one(source, words):
-    found = opening(prepare(resolve("moments", {**SMALL, "noise_source": source, "out": "-"})))
+    found = opening_claim(prepare(resolve("moments", {**SMALL, "noise_source": source, "out": "-"})))
     assert found["simulated"] is True
     assert found["says"].startswith("simulated, with noise from")
     assert words in found["says"]

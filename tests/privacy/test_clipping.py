@@ -18,11 +18,11 @@ from vitrail.experiment.validation import BadSettings
 from vitrail.methods import METHODS
 from vitrail.methods.base import ServerMessage
 from vitrail.methods.prism import mechanisms as prism_privacy
-from vitrail.methods.prism.loss import public_features
+from vitrail.methods.prism.loss import load_public_features
 from vitrail.nets.dcgan import DcganDiscriminator
 from vitrail.privacy import dpsgd
 from vitrail.privacy.clipping import clipped, clipped_rows, noised
-from vitrail.privacy.dpfedavg import bounded
+from vitrail.privacy.dpfedavg import clip_update
 from vitrail.privacy.feature_sums import Summary, class_sums, sensitivity
 from vitrail.privacy.noise import discrete_gaussian, gaussian, seeded
 from vitrail.utils.errors import VitrailError
@@ -239,7 +239,7 @@ def test_overflowing_weights_from_the_server_reveal_nothing_of_the_images(value)
 
 @pytest.mark.parametrize("factor", [1e38, 1e12, 1e-30, math.inf, math.nan])
 def test_features_that_overflow_do_not_exceed_the_sensitivity(factor):
-    psi = copy.deepcopy(public_features("vitrail-fashion", "all", "cpu")[0])
+    psi = copy.deepcopy(load_public_features("vitrail-fashion", "all", "cpu")[0])
     with torch.no_grad():
         for p in psi.parameters():
             p.mul_(factor)
@@ -267,7 +267,7 @@ def test_clipping_gives_finite_numbers_within_the_norm(codec, clip):
         for vector in (np.array([0.5, v, -0.5]), np.full(50, v)):
             for found in (
                 clipped(vector, clip, codec),
-                np.concatenate(list(bounded({"a": vector[:1], "b": vector[1:]}, clip, codec).values())),
+                np.concatenate(list(clip_update({"a": vector[:1], "b": vector[1:]}, clip, codec).values())),
             ):
                 assert np.isfinite(found).all()
                 assert np.linalg.norm(found.astype(np.float64)) <= clip

@@ -8,7 +8,7 @@ from scipy.stats import kstest
 
 from vitrail.methods.base import Sums
 from vitrail.privacy.clipping import clipped, clipped_rows, noised
-from vitrail.privacy.dpfedavg import bounded, mean_update, mechanism
+from vitrail.privacy.dpfedavg import clip_update, mean_update, mechanism
 from vitrail.privacy.noise import seeded
 from vitrail.utils.rng import Rng
 
@@ -72,7 +72,7 @@ def test_noise_has_its_sigma_and_is_rounded_to_a_grid(sigma):
 
 
 def test_parts_are_clipped_together():
-    found = bounded({"a": np.full(3, 2.0), "b": np.full(1, 2.0)}, 1.0, "float32")
+    found = clip_update({"a": np.full(3, 2.0), "b": np.full(1, 2.0)}, 1.0, "float32")
     assert found["a"] == pytest.approx(np.full(3, 0.5), rel=1e-5)
     assert found["b"] == pytest.approx(np.full(1, 0.5), rel=1e-5)
 

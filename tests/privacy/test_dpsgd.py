@@ -58,8 +58,8 @@ def close(a, b, tolerance=1e-12):
 def test_per_example_gradients_equal_those_of_a_loop(how, classes):
     net, inputs = network(classes, dtype=torch.float64), examples(7, classes, dtype=torch.float64)
     plain = one_by_one(net, loss, inputs)
-    assert close(dpsgd.gradients(net, loss, inputs, how), plain)
-    assert not close(dpsgd.gradients(net, loss, (inputs[0].flip(0), inputs[1]), how), plain)
+    assert close(dpsgd.per_example_gradients(net, loss, inputs, how), plain)
+    assert not close(dpsgd.per_example_gradients(net, loss, (inputs[0].flip(0), inputs[1]), how), plain)
 
 
 def test_a_loss_that_contains_a_gradient_has_per_example_gradients():
@@ -75,7 +75,7 @@ def test_a_loss_that_contains_a_gradient_has_per_example_gradients():
         (slope,) = torch.autograd.grad(net(x, y).sum(), x, create_graph=True)
         return loss(net, x, y) + 10 * (slope.flatten(1).norm(dim=1) - 1).square()
 
-    assert close(dpsgd.gradients(net, with_func, inputs, "func"), one_by_one(net, reference, inputs), 1e-10)
+    assert close(dpsgd.per_example_gradients(net, with_func, inputs, "func"), one_by_one(net, reference, inputs), 1e-10)
 
 
 class Scale(nn.Module):
@@ -93,7 +93,7 @@ def test_a_layer_that_opacus_does_not_support_has_gradients():
     net = nn.Sequential(nn.Linear(3, 2), Scale(), nn.Linear(2, 1)).double()
     inputs = (torch.randn(4, 3, generator=draw(1), dtype=torch.float64),)
     of = lambda net, x: net(x).square().flatten()  # noqa: E731
-    assert close(dpsgd.gradients(net, of, inputs), one_by_one(net, of, inputs))
+    assert close(dpsgd.per_example_gradients(net, of, inputs), one_by_one(net, of, inputs))
 
 
 def seen(net):
@@ -105,14 +105,14 @@ def seen(net):
 def test_the_network_is_unchanged_even_when_a_loss_fails():
     net, inputs = network(), examples(5)
     before = seen(net)
-    dpsgd.gradients(net, loss, inputs, "hooks")
+    dpsgd.per_example_gradients(net, loss, inputs, "hooks")
     assert seen(net) == before
 
     def fails(net, x, y):
         raise ZeroDivisionError(len(net(x, y)))
 
     with pytest.raises(ZeroDivisionError):
-        dpsgd.gradients(net, fails, inputs, "hooks")
+        dpsgd.per_example_gradients(net, fails, inputs, "hooks")
     assert seen(net) == before
     F.softplus(net(*inputs)).sum().backward()  # and it can still be trained
     assert not any(hasattr(p, "grad_sample") for p in net.parameters())
@@ -122,7 +122,7 @@ def test_no_global_randomness_is_used():
     net, inputs = network(), examples(5)  # layers draw their first weights from the global generator
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
     dpsgd.private_sum(net, loss, inputs, 1.0, 1.0, seeded(Rng((1,))))
-    dpsgd.gradients(net, loss, inputs, "func")
+    dpsgd.per_example_gradients(net, loss, inputs, "func")
     assert torch.get_rng_state().equal(before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
     assert random.getstate() == before[2]
@@ -130,7 +130,7 @@ def test_no_global_randomness_is_used():
 
 def test_batch_norm_is_refused_with_a_remedy():
     with pytest.raises(VitrailError, match=r"GroupNorm.*d_norm=group"):
-        dpsgd.gradients(DcganDiscriminator(SHAPE, 10, 8), loss, examples(3))
+        dpsgd.per_example_gradients(DcganDiscriminator(SHAPE, 10, 8), loss, examples(3))
 
 
 def test_the_sum_is_that_of_clipped_gradients_for_any_chunks():
@@ -185,7 +185,7 @@ def test_examples_are_sampled_independently_at_the_stated_rate(rate):
     n, draws, source = 400, 300, seeded(Rng((1,)))
     member = np.zeros((draws, n))
     for row in member:
-        row[dpsgd.poisson(source, n, rate)] = 1
+        row[dpsgd.poisson_sample(source, n, rate)] = 1
     spread = math.sqrt(rate * (1 - rate))
     assert abs(member.mean() - rate) < 5 * spread / math.sqrt(member.size)
     sizes = member.sum(1)  # binomial, not fixed
@@ -193,11 +193,11 @@ def test_examples_are_sampled_independently_at_the_stated_rate(rate):
 
 
 def test_a_rate_of_one_samples_all_and_a_tiny_rate_none():
-    assert dpsgd.poisson(seeded(Rng((1,))), 50, 1.0).tolist() == list(range(50))
-    assert dpsgd.poisson(seeded(Rng((1,))), 50, 1e-12).size == 0
-    assert dpsgd.poisson(seeded(Rng((1,))), 0, 0.5).size == 0
+    assert dpsgd.poisson_sample(seeded(Rng((1,))), 50, 1.0).tolist() == list(range(50))
+    assert dpsgd.poisson_sample(seeded(Rng((1,))), 50, 1e-12).size == 0
+    assert dpsgd.poisson_sample(seeded(Rng((1,))), 0, 0.5).size == 0
 
 
 def test_whether_an_example_is_sampled_does_not_depend_on_the_others():
-    few, more = (dpsgd.poisson(seeded(Rng((3,))), n, 0.3) for n in (40, 41))
+    few, more = (dpsgd.poisson_sample(seeded(Rng((3,))), n, 0.3) for n in (40, 41))
     assert few.tolist() == [i for i in more if i < 40]

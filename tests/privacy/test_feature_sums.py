@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.federation import digits
-from vitrail.methods.prism.loss import public_features
+from vitrail.methods.prism.loss import load_public_features
 from vitrail.nets.feature_moments import to_float
 from vitrail.privacy.feature_sum_messages import pack, unpack
 from vitrail.privacy.feature_sums import (
@@ -24,7 +24,7 @@ from vitrail.utils.rng import Rng
 
 
 def summary(pool=4, layers="all", shape=(1, 8, 8)):
-    psi, _ = public_features("vitrail-fashion", layers, "cpu")
+    psi, _ = load_public_features("vitrail-fashion", layers, "cpu")
     return Summary(psi, pool, shape)
 
 
@@ -70,7 +70,7 @@ def test_a_vector_that_is_rounded_up_everywhere_stays_within_the_norm(pool):
 
 def test_rows_equal_a_direct_computation():
     s, pixels = summary(2), digits().train.pixels[:5]
-    psi, _ = public_features("vitrail-fashion", "all", "cpu")
+    psi, _ = load_public_features("vitrail-fashion", "all", "cpu")
     for row, x in zip(s.rows(pixels), to_float(pixels), strict=True):
         layers = [torch.nn.functional.adaptive_avg_pool2d(y, min(2, y.shape[-1])) for y in psi(x[None])]
         f = torch.cat([y.flatten() for y in layers]).double()

@@ -84,13 +84,13 @@ def test_the_ledger_records_the_noise_source_and_system_noise_never_repeats(tmp_
 
 def test_a_run_with_features_trained_on_its_data_is_not_private(tmp_path):
     from vitrail.experiment.plan import prepare
-    from vitrail.privacy.run_ledger import opening
+    from vitrail.privacy.run_ledger import opening_claim
 
     plan = prepare(resolve("moments", {"data": "digits", "size": 8, "out": str(tmp_path / "x")}))
-    assert opening(plan)["private"] is True
+    assert opening_claim(plan)["private"] is True
     seen = replace(plan, data=replace(plan.data, name="fashion-mnist"))
-    assert opening(seen)["private"] is False
-    assert "trained on this very data" in opening(seen)["says"]
+    assert opening_claim(seen)["private"] is False
+    assert "trained on this very data" in opening_claim(seen)["says"]
 
 
 def test_after_a_restart_no_round_is_recorded_twice(tmp_path):

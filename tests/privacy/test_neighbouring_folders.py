@@ -17,7 +17,7 @@ from vitrail.experiment import settings as config
 from vitrail.experiment.deployment.node import Node
 from vitrail.experiment.deployment.specs import spec_of
 from vitrail.experiment.plan import Plan, prepare
-from vitrail.methods.prism.loss import feature_sums, summary_of
+from vitrail.methods.prism.loss import feature_summary, feature_sums
 from vitrail.privacy.feature_sum_messages import unpack
 from vitrail.wire.message import Header, Kind, Message, decode, encode
 
@@ -89,7 +89,7 @@ def by_node(terms: RunSpec) -> Callable[[Path, str], np.ndarray]:
 @pytest.mark.parametrize("path", ["node", "simulation"])
 def test_no_neighbouring_folder_exceeds_the_sensitivity(path, labels, images, tmp_path):
     plan = plan_for(images, labels)
-    summary, mechanism = summary_of(plan.method), plan.method.mechanism
+    summary, mechanism = feature_summary(plan.method), plan.method.mechanism
     released = simulated if path == "simulation" else by_node(spec_of(plan))
     before = released(images, labels)
     files, rng = sorted(images.rglob("*.png")), np.random.default_rng(5)

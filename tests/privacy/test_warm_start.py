@@ -12,7 +12,7 @@ from vitrail.privacy import dpfedavg, warm_start
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import read_spent
 from vitrail.privacy.ledger import read
-from vitrail.privacy.run_ledger import opening
+from vitrail.privacy.run_ledger import opening_claim
 from vitrail.utils import state as store
 from vitrail.utils.keys import Key
 
@@ -29,7 +29,7 @@ def starts(tmp_path_factory):
 
 def claimed(start, **more):
     """The claim of a run with DP-SGD at ε = 1 that starts from another."""
-    return opening(prepare(resolve("fedgan", {**GAN, **DP_SGD, "init_from": str(start), "out": "-", **more})))
+    return opening_claim(prepare(resolve("fedgan", {**GAN, **DP_SGD, "init_from": str(start), "out": "-", **more})))
 
 
 def test_a_run_that_starts_from_a_run_that_is_not_private_is_not_private(starts, tmp_path):
@@ -42,7 +42,7 @@ def test_a_run_that_starts_from_a_run_that_is_not_private_is_not_private(starts,
 
 
 def test_a_private_start_is_composed_with_the_new_run(starts):
-    alone = opening(prepare(resolve("fedgan", {**GAN, **DP_SGD, "out": "-"})))
+    alone = opening_claim(prepare(resolve("fedgan", {**GAN, **DP_SGD, "out": "-"})))
     both = claimed(starts / "examples", seed=1)
     assert both["private"] is True
     own = read_spent(alone["spent"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.utils.atomic import file_lock, replacing, write_atomically
+from vitrail.utils.atomic import file_lock, replace_atomically, write_atomically
 from vitrail.utils.errors import VitrailError
 
 
@@ -30,7 +30,7 @@ def test_an_exception_while_writing_leaves_the_old_file_and_is_raised(tmp_path, 
     (tmp_path / "a").write_text("old")
 
     def interrupted():
-        with replacing(tmp_path / "a") as part:
+        with replace_atomically(tmp_path / "a") as part:
             part.write_text("half of the n")
             raise error
 

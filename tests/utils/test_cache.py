@@ -5,7 +5,7 @@ import stat
 import numpy as np
 import pytest
 
-from vitrail.utils.cache import remember
+from vitrail.utils.cache import cached
 
 
 @pytest.fixture
@@ -22,26 +22,26 @@ def test_a_value_is_computed_once_per_kind_and_key(home):
         return {"mean": np.arange(3.0)}
 
     for kind, key in (("fid", "a"), ("fid", "a"), ("fid", "b"), ("kid", "a")):
-        assert remember(kind, key, compute)["mean"].tolist() == [0, 1, 2]
+        assert cached(kind, key, compute)["mean"].tolist() == [0, 1, 2]
     assert len(computed) == 3
 
 
 def test_cache_files_are_readable_by_the_owner_only(home):
-    remember("fid", "a", lambda: {"x": 1})
+    cached("fid", "a", lambda: {"x": 1})
     (file,) = (home / "cache" / "fid").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_a_damaged_file_is_computed_again(home):
-    remember("fid", "a", lambda: {"x": 1})
+    cached("fid", "a", lambda: {"x": 1})
     (file,) = (home / "cache" / "fid").iterdir()
     file.write_bytes(b"damaged")
-    assert remember("fid", "a", lambda: {"x": 2}) == {"x": 2}
-    assert remember("fid", "a", lambda: {"x": 3}) == {"x": 2}
+    assert cached("fid", "a", lambda: {"x": 2}) == {"x": 2}
+    assert cached("fid", "a", lambda: {"x": 3}) == {"x": 2}
 
 
 def test_a_home_folder_that_cannot_be_written_is_no_error(home):
     home.write_text("a file")
     with pytest.raises(NotADirectoryError):
         (home / "x").stat()
-    assert remember("fid", "a", lambda: {"x": 1}) == {"x": 1}
+    assert cached("fid", "a", lambda: {"x": 1}) == {"x": 1}

@@ -23,8 +23,8 @@ from vitrail.experiment.callbacks import Callback, CallbackList
 from vitrail.experiment.plan import Plan, load_and_partition
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.train import resume, start_run
-from vitrail.metrics.evaluation import as_stored
-from vitrail.metrics.extractors import choose_ruler, features_of, own
+from vitrail.metrics.evaluation import round_to_8_bits
+from vitrail.metrics.extractors import choose_ruler, features_of, load_extractor
 from vitrail.metrics.frechet import Gaussian, frechet
 from vitrail.models.image_grid import write_grid
 from vitrail.models.model_file import Generator, open_model
@@ -87,12 +87,12 @@ class AdaptationCurve(Callback):
     @torch.no_grad()
     def distances(self) -> dict[str, float]:
         """Return the Fréchet distance of each client that has taken part."""
-        extractor, found = own(self.ruler), {}
+        extractor, found = load_extractor(self.ruler), {}
         for k, generator in self.generators().items():
             real = self.views.test.images.take((self.views.test.client == k).nonzero()[0])
             fake = Gaussian.empty(extractor.dim)
             for x, _ in generator.batches(self.samples):
-                fake.update(extractor.rows(as_stored(x)))
+                fake.update(extractor.rows(round_to_8_bits(x)))
             found[self.views.names[k]] = frechet(features_of(extractor, real).gaussian, fake)
         return found
 

@@ -14,7 +14,7 @@ from vitrail.analysis.anonymity import measure_anonymity
 from vitrail.analysis.latents import LatentMaps, learn_maps
 from vitrail.analysis.trained import LoadedRun, load_run, read_images, save_measures
 from vitrail.models.image_grid import write_grid
-from vitrail.report.evaluation_table import show
+from vitrail.report.evaluation_table import print_measures
 from vitrail.utils.errors import VitrailError, nearest
 from vitrail.utils.rng import Rng
 
@@ -52,7 +52,7 @@ def restyle_run(
     console.print(f"wrote {out}: images in the first row, below them in the style of {style}", markup=False)
     if columns:
         console.print()
-        show(columns, console)
+        print_measures(columns, console)
         save_measures(Path(folder) / f"anonymity-{to}.json", columns)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.data.dataset import Dataset, Images
 from vitrail.data.partitions import Partition
 from vitrail.data.specs import parse_partition
-from vitrail.data.transforms import held_out
+from vitrail.data.transforms import transformed_test_images
 from vitrail.metrics.evaluation import split_validation
 from vitrail.metrics.measure import Bounded, bootstrap
 from vitrail.nets.feature_moments import to_float
@@ -97,7 +97,7 @@ def _held_out_of(data: Dataset, partition: Partition, client: int, seed: int) ->
     spec, test = parse_partition(partition.spec), data.test
     every = np.arange(len(test))
     if spec.domains:
-        return held_out(data, spec.domains[client], seed), every
+        return transformed_test_images(data, spec.domains[client], seed), every
     if spec.name == "folders" and test.groups is not None:
         every = np.flatnonzero(test.groups == client)
     if spec.name == "attributes" and data.train.attributes is not None and test.attributes is not None:

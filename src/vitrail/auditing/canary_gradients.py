@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_trials
 from vitrail.privacy.accounting import epsilon
-from vitrail.privacy.dpsgd import poisson, private_sum
+from vitrail.privacy.dpsgd import poisson_sample, private_sum
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import seeded
 from vitrail.utils.rng import Rng
@@ -47,7 +47,7 @@ def attack_steps(mechanism: Mechanism, steps: int, canaries: int, rng: Rng) -> T
     source = seeded(rng.child("noise"))
     found = np.zeros(canaries)
     for _ in range(steps):
-        pick = here[poisson(source, len(here), rate)]
+        pick = here[poisson_sample(source, len(here), rate)]
         inputs = nn.functional.one_hot(torch.from_numpy(pick), canaries).float() * (10 * clip)
         seen = private_sum(net, _loss, (inputs,), clip, sigma, source).numpy() if sigma else np.zeros(canaries)
         ratio = np.minimum((2 * clip * seen - clip**2) / (2 * sigma**2), 500)

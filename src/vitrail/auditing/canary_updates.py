@@ -10,7 +10,7 @@ import numpy as np
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_trials
 from vitrail.methods.base import Sums
-from vitrail.privacy.dpfedavg import bounded, mean_update
+from vitrail.privacy.dpfedavg import clip_update, mean_update
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import seeded
 from vitrail.utils.rng import Rng
@@ -37,7 +37,7 @@ def attack_sums(mechanism: Mechanism, answers: int, canaries: int, rng: Rng) -> 
     for i, coin in enumerate(coins):
         update = np.zeros(canaries)
         update[i] = 10 * clip if coin else -10 * clip
-        total += bounded({"canary": update}, clip, "float32")["canary"]
+        total += clip_update({"canary": update}, clip, "float32")["canary"]
     source = seeded(rng.child("noise"))
     found = np.zeros(canaries)
     for _ in range(answers):

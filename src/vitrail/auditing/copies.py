@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vitrail.auditing.attack import Figure, Finding, Target
 from vitrail.auditing.membership import BATCH, random_subset
-from vitrail.metrics.evaluation import as_stored, requested_labels, trained_against
-from vitrail.metrics.extractors import Extractor, choose_ruler, own
+from vitrail.metrics.evaluation import requested_labels, round_to_8_bits, trained_against
+from vitrail.metrics.extractors import Extractor, choose_ruler, load_extractor
 from vitrail.metrics.measure import REPLICATES
 from vitrail.models.image_grid import write_grid
 from vitrail.nets.feature_moments import to_float
@@ -50,12 +50,12 @@ def attack(target: Target) -> Finding | None:
     held_out = random_subset(target, target.plan.data.test)
     if generator is None or len(held_out) < 100:
         return None
-    extractor = own(choose_ruler(target.plan.data.name, trained_against(generator)))
+    extractor = load_extractor(choose_ruler(target.plan.data.name, trained_against(generator)))
     seed = target.rng.child("copies").seed() % 2**31
     y = None
     if generator.classes and train.labels is not None:
         y = requested_labels(train.labels, len(generator.classes), target.samples, seed)
-    sampled = torch.cat([as_stored(x) for x, _ in generator.batches(target.samples, y, seed)])
+    sampled = torch.cat([round_to_8_bits(x) for x, _ in generator.batches(target.samples, y, seed)])
     real = to_float(held_out.pixels)
     spaces = {"features": extractor, "pixels": Extractor("pixels", 0, lambda x: x.flatten(1), "")}
     found = {name: [Nearest(_all(e, images)) for images in (sampled, real)] for name, e in spaces.items()}

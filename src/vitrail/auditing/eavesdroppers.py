@@ -19,7 +19,7 @@ from vitrail.auditing.replay import equals_run, replay_run
 from vitrail.experiment.plan import Plan
 from vitrail.metrics.measure import share
 from vitrail.metrics.oracle import Oracle, judge, oracle_for
-from vitrail.metrics.pixels import Compared
+from vitrail.metrics.pixels import PairValues
 from vitrail.models.image_grid import write_grid
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -91,7 +91,7 @@ def _compare(
                 Figure("cloud's accuracy", *share(judge(oracle.net, of_cloud, y)[0].numpy())),
                 Figure("random guess", 1 / len(labels)),
             ]
-        pairs = Compared()
+        pairs = PairValues()
         pairs.add(x, of_cloud)
         ssim, nmse = pairs.bounded(rng.child("bootstrap").numpy())
         figures += [Figure("NMSE", *nmse), Figure("SSIM", *ssim)]

@@ -16,8 +16,8 @@ from vitrail.auditing.attack import Figure, Finding, Target
 from vitrail.auditing.protocols import HasNetworks
 from vitrail.auditing.rates import figures
 from vitrail.data.dataset import Images
-from vitrail.metrics.evaluation import as_stored, requested_labels, trained_against
-from vitrail.metrics.extractors import Extractor, choose_ruler, own
+from vitrail.metrics.evaluation import requested_labels, round_to_8_bits, trained_against
+from vitrail.metrics.extractors import Extractor, choose_ruler, load_extractor
 from vitrail.nets.feature_moments import to_float
 from vitrail.nets.flat import from_vector
 from vitrail.utils.state import State, load
@@ -35,7 +35,7 @@ def attack(target: Target) -> Finding | None:
     members, others = random_subset(target, target.members), random_subset(target, target.plan.data.test)
     if min(len(members), len(others)) < 10:
         return None
-    extractor = own(choose_ruler(target.plan.data.name, trained_against(target.generator)))
+    extractor = load_extractor(choose_ruler(target.plan.data.name, trained_against(target.generator)))
     target.tell(f"membership: {target.samples:,} samples")
     sampled = samples(target, extractor)
     near = [-nearest(features(extractor, p), sampled).numpy() for p in (members, others)]
@@ -67,7 +67,7 @@ def samples(target: Target, extractor: Extractor) -> Tensor:
     y = None
     if generator.classes and labels is not None:
         y = requested_labels(labels, len(generator.classes), target.samples, seed)
-    return torch.cat([extractor.rows(as_stored(x)) for x, _ in generator.batches(target.samples, y, seed)])
+    return torch.cat([extractor.rows(round_to_8_bits(x)) for x, _ in generator.batches(target.samples, y, seed)])
 
 
 def nearest(rows: Tensor, among: Tensor) -> Tensor:

@@ -38,8 +38,8 @@ def certificates(
     """
     from pathlib import Path
 
-    from vitrail.engines.flower.certificates import SERVER, make
+    from vitrail.engines.flower.certificates import SERVER, make_certificates
 
     names = [n.strip() for n in nodes.split(",") if n.strip()]
-    make(Path(folder), names, [h.strip() for h in hosts.split(",") if h.strip()], days)
+    make_certificates(Path(folder), names, [h.strip() for h in hosts.split(",") if h.strip()], days)
     typer.echo(f"{folder}/{SERVER} is for the server, {', '.join(f'{folder}/{n}' for n in names)} for the nodes")

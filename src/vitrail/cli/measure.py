@@ -56,11 +56,11 @@ def evaluate(
     from vitrail.experiment.evaluate import evaluate_stored
     from vitrail.experiment.evaluate_clients import evaluate_clients
     from vitrail.experiment.run_dir import RunDir
-    from vitrail.metrics.results_io import write
+    from vitrail.metrics.results_io import write_evaluation
     from vitrail.metrics.samples import KINDS, evaluate_samples
     from vitrail.report import write_report
     from vitrail.report.clients import show_clients
-    from vitrail.report.evaluation_table import show
+    from vitrail.report.evaluation_table import print_measures
     from vitrail.utils.errors import VitrailError
 
     console, place = Console(highlight=False), RunDir(Path(model))
@@ -80,13 +80,13 @@ def evaluate(
     console.print(f"{model} against test images of {found.name}\n", markup=False)
     if clients:
         show_clients(columns, console)
-        write(Path(out) if out else place.by_client, found, columns)
+        write_evaluation(Path(out) if out else place.by_client, found, columns)
         console.print(f"\nwritten to {out or place.by_client}", markup=False)
         return
-    show(columns, console)
+    print_measures(columns, console)
     own = place.settings.exists() and data is None  # figures on other data are not the run's own
     if out or own:
-        write(Path(out) if out else place.evaluation, found, columns)
+        write_evaluation(Path(out) if out else place.evaluation, found, columns)
     if own and not out:
         write_report([place.path], place.report)
         console.print(f"\nwritten to {place.evaluation} and {place.report}", markup=False)

@@ -68,7 +68,7 @@ def route(
     from vitrail.analysis.routing import BY, Router, draw_routes, measure_routing
     from vitrail.analysis.trained import load_run, read_images
     from vitrail.metrics.results_io import Column
-    from vitrail.report.evaluation_table import show
+    from vitrail.report.evaluation_table import print_measures
     from vitrail.utils.errors import VitrailError, printable
 
     if by not in BY:
@@ -80,7 +80,7 @@ def route(
             typer.echo(printable(f"{name}: {client}"))
         return
     measures, table = measure_routing(loaded, router)
-    show([Column("routing", "", "", {}, measures)], Console(highlight=False))
+    print_measures([Column("routing", "", "", {}, measures)], Console(highlight=False))
     if out:
         draw_routes(table, loaded.views.names, Path(out))
         typer.echo(f"\nwrote confusion matrix: {out}")
@@ -152,12 +152,12 @@ def _measure(run: str, measure: Any, out: str | None, name: str) -> None:
 
     from vitrail.analysis.probes import draw_probes
     from vitrail.analysis.trained import load_run, save_measures
-    from vitrail.report.evaluation_table import show
+    from vitrail.report.evaluation_table import print_measures
 
     console = Console(highlight=False)
     with Console(stderr=True).status("loading") as status:
         columns = measure(load_run(run), progress=status.update)
-    show(columns, console)
+    print_measures(columns, console)
     chart = out is not None and out.endswith(".png")
     path = Path(out) if out and not chart else Path(run) / name
     save_measures(path, columns)

@@ -152,10 +152,10 @@ def _show_plan(console: Console, what: str, overrides: list[str]) -> None:
     from vitrail.experiment import settings as config
     from vitrail.experiment.plan import prepare
     from vitrail.privacy.claim_rows import claim_rows, other_choices
-    from vitrail.privacy.run_ledger import opening
+    from vitrail.privacy.run_ledger import opening_claim
 
     plan = prepare(config.resolve(what, {"out": "-", **dict(map(config.parse_override, overrides))}))
-    found, method = opening(plan), plan.method
+    found, method = opening_claim(plan), plan.method
     title = f"{what}: {plan.settings.rounds} rounds, {len(plan.clients)} clients of {plan.data.name}"
     _table(console, title, claim_rows(found))
     if method.mechanism is not None:

@@ -23,7 +23,7 @@ from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.plan import Plan, feature_network
 from vitrail.experiment.run import Run
 from vitrail.nets.features import FEATURES
-from vitrail.privacy.run_ledger import opening
+from vitrail.privacy.run_ledger import opening_claim
 from vitrail.utils.errors import printable
 from vitrail.utils.quantities import number, size
 
@@ -64,7 +64,7 @@ class ProgressDisplay(Callback):
         )
         if psi := feature_network(s):
             self.console.print(f"features: {psi}, trained on {FEATURES[psi].trained_on}")
-        self.console.print(f"privacy: {escape(str(opening(plan)['says']))}", soft_wrap=True)
+        self.console.print(f"privacy: {escape(str(opening_claim(plan)['says']))}", soft_wrap=True)
         for note in plan.notes:
             self.console.print(f"[yellow]{escape(note)}[/yellow]")
         if plan.empty:

@@ -79,10 +79,10 @@ def partition(
     """
     from pathlib import Path
 
-    from vitrail.data import draw_partition
+    from vitrail.data import plot_partition
     from vitrail.experiment import settings as config
     from vitrail.experiment.plan import prepare
 
     plan = prepare(config.resolve("prism", {"out": "-", **parse_overrides(overrides)}))
-    draw_partition(plan.partition, plan.data, Path(out))
+    plot_partition(plan.partition, plan.data, Path(out))
     typer.echo(f"{len(plan.clients)} clients have images, {len(plan.empty)} have none: {out}")

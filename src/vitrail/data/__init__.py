@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vitrail.data.dataset import Dataset, Images
     from vitrail.data.from_python import from_arrays, from_torch
     from vitrail.data.loading import load
-    from vitrail.data.partition_plot import draw_partition
+    from vitrail.data.partition_plot import plot_partition
     from vitrail.data.partition_request import PartitionRequest
     from vitrail.data.partitions import PARTITIONS, Partition, partition
     from vitrail.data.read_request import ReadRequest
@@ -26,13 +26,13 @@ __all__ = [
     "Partition",
     "PartitionRequest",
     "ReadRequest",
-    "draw_partition",
     "from_arrays",
     "from_torch",
     "load",
     "parse_partition",
     "parse_source",
     "partition",
+    "plot_partition",
 ]
 
 _WHERE = {
@@ -44,7 +44,7 @@ _WHERE = {
     "Partition": "partitions",
     "PartitionRequest": "partition_request",
     "ReadRequest": "read_request",
-    "draw_partition": "partition_plot",
+    "plot_partition": "partition_plot",
     "from_arrays": "from_python",
     "from_torch": "from_python",
     "load": "loading",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.data.official import Remote
 from vitrail.data.progress import Progress, show_progress
-from vitrail.utils.atomic import replacing
+from vitrail.utils.atomic import replace_atomically
 from vitrail.utils.errors import VitrailError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def download(remote: Remote, target: Path, progress: Progress | None = None) -> 
             continue
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with show_progress(progress) as show, replacing(target) as part:
+            with show_progress(progress) as show, replace_atomically(target) as part:
                 fetch = pooch.HTTPDownloader(
                     progressbar=_Bar(target.name, show),
                     chunk_size=1 << 18,

@@ -11,7 +11,7 @@ from pathlib import Path
 from vitrail.data.download import DownloadError, download
 from vitrail.data.official import FILES
 from vitrail.data.progress import Progress
-from vitrail.utils.atomic import replacing
+from vitrail.utils.atomic import replace_atomically
 from vitrail.utils.errors import Malformed, VitrailError
 
 ASSETS = "VITRAIL_ASSETS"
@@ -88,7 +88,7 @@ def _unpack(archive: Path, name: str, folder: Path) -> Path:
             for member in tar:
                 inside = Path(member.name).name
                 if member.isreg() and inside.endswith(suffix) and (stream := tar.extractfile(member)):
-                    with replacing(folder / inside) as part, part.open("wb") as out:
+                    with replace_atomically(folder / inside) as part, part.open("wb") as out:
                         shutil.copyfileobj(stream, out, 1 << 20)
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise Malformed(f"{archive}: cannot be unpacked ({error})") from error

@@ -23,7 +23,7 @@ def counts(partition: Partition, data: Dataset) -> NDArray[np.int64]:
     return np.stack([np.bincount(labels[own], minlength=classes) for own in partition.indices]).astype(np.int64)
 
 
-def draw_partition(partition: Partition, data: Dataset, path: Path | str) -> None:
+def plot_partition(partition: Partition, data: Dataset, path: Path | str) -> None:
     """Write a PNG with one row per client and one for the server: a map over classes and a bar for the total.
 
     Args:

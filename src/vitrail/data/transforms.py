@@ -104,14 +104,14 @@ def apply_transform(images: Images, domain: str, rng: Rng) -> Images:
     return replace(images, pixels=np.concatenate(done))
 
 
-def held_out(data: Dataset, domain: str, seed: int) -> Images:
+def transformed_test_images(data: Dataset, domain: str, seed: int) -> Images:
     """Return the test images after a client's transform, as drawn in a run with this seed."""
     from vitrail.utils.rng import Rng
 
     return apply_transform(data.test, domain, Rng((seed,)).child("domains", "test"))
 
 
-def in_domains(data: Dataset, shares: Partition, rng: Rng) -> Dataset:
+def apply_client_transforms(data: Dataset, shares: Partition, rng: Rng) -> Dataset:
     """Apply each client's transform to its training images; the test images stay unchanged.
 
     Args:

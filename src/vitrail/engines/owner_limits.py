@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from vitrail.methods.base import Method
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Mechanism
-from vitrail.privacy.policy import PUBLIC, Policy
+from vitrail.privacy.policy import PUBLIC_REASON, Policy
 from vitrail.utils.errors import Refused
 from vitrail.utils.state import State
 
@@ -44,7 +44,7 @@ class OwnerLimits:
         once = mechanism is not None and mechanism.once
         repeats = tree["trained"] and once
         if once and tree.get("failed") and not repeats:
-            raise Refused("its one release of this run failed; a second would draw new noise", PUBLIC)
+            raise Refused("its one release of this run failed; a second would draw new noise", PUBLIC_REASON)
         if self.budget is None or repeats or again or self.budget.has(request):
             return False
         self.budget.check(mechanism)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vitrail.engines.replies import CheckedPart
 from vitrail.methods.base import PartSpec, Sums, fixed_point_scale
-from vitrail.wire.bits import BitCounts
+from vitrail.wire.bit_counts import BitCounts
 from vitrail.wire.codecs import Array
 
 

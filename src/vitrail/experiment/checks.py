@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vitrail.engines.robust import check_robust
-from vitrail.engines.secagg.server import check_secure
+from vitrail.engines.secagg.server import check_secagg
 from vitrail.experiment.callbacks import CALLBACKS, callback_names
 from vitrail.experiment.plugins import check_processes
 from vitrail.experiment.tensorboard import check_installed
@@ -44,7 +44,7 @@ def check_plan(plan: Plan) -> None:
     if s.aggregation != "mean":
         check_robust(plan.method, requested)
     if s.secagg_threshold:
-        check_secure(plan.method, requested)
+        check_secagg(plan.method, requested)
     if plan.start is not None:
         plan.method.server_init(Rng((s.seed,)), None, plan.start)  # fails if the start does not fit
     if not METHODS.is_builtin(s.method):

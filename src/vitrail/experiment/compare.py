@@ -19,10 +19,10 @@ from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import FREE, Settings, to_dict
 from vitrail.experiment.train import resume, start_run
 from vitrail.methods import METHODS
-from vitrail.metrics.evaluation import check_families
-from vitrail.metrics.extractors import choose_ruler, inception
+from vitrail.metrics.evaluation import check_metrics
+from vitrail.metrics.extractors import choose_ruler, load_inception_extractor
 from vitrail.metrics.measure import Measure
-from vitrail.metrics.results_io import read, write
+from vitrail.metrics.results_io import read_measures, write_evaluation
 from vitrail.nets.features import choose_features
 from vitrail.utils.errors import VitrailError
 
@@ -161,9 +161,9 @@ def place(entry: Entry, seed: int, out: Path) -> RunDir:
 
 def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: EvalConfig) -> dict[str, str]:
     """Refuse what would fail after hours; return the feature network that evaluates all runs, by data."""
-    families = check_families(asked.families)
+    families = check_metrics(asked.families)
     if "fid" in families:
-        inception()  # raises if its weights are missing
+        load_inception_extractor()  # raises if its weights are missing
     if asked.best and asked.clients:
         raise VitrailError("clients keep their last round alone; leave out --best, or --clients")
     for entry in (e for e in found if e.wanted):
@@ -234,15 +234,15 @@ def _measure(folder: RunDir, asked: EvalConfig, ruler: str | None) -> list[Measu
         )
     kept = folder.path.with_suffix(".json")
     how: dict[str, Any] = {"families": list(asked.families), "n": asked.n, "fid_n": asked.fid_n, "ruler": ruler}
-    known = read(kept, model, how)
+    known = read_measures(kept, model, how)
     if known is None:
         s = config.resolve(str(folder.settings), {})
         data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
         _, columns = evaluate_stored(folder.path if model == folder.model else model, data, **how)
-        write(kept, data, columns)
+        write_evaluation(kept, data, columns)
         known = list(columns[0].measures)
     if asked.clients:
         data, columns = evaluate_clients(folder.path, kept=folder.by_client, **how)
-        write(folder.by_client, data, columns)
+        write_evaluation(folder.by_client, data, columns)
         known = known + by_client(columns)
     return known

@@ -13,7 +13,7 @@ from vitrail.experiment import settings as config
 from vitrail.experiment.run_dir import RunDir, public_name
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import GIVEN, NODES
-from vitrail.metrics.evaluation import check_families, check_fits, evaluate, split_validation
+from vitrail.metrics.evaluation import check_fits, check_metrics, evaluate, split_validation
 from vitrail.metrics.measure import Measure, with_note
 from vitrail.metrics.oracle import accuracy
 from vitrail.metrics.results_io import Column, file_digest
@@ -63,7 +63,7 @@ def evaluate_stored(
         files[ENSEMBLE] = place.path / "ensemble.safetensors"
     models = {name: _load(place, name, path) for name, path in files.items()}
     found = data if isinstance(data, Dataset) else _data(where, next(iter(models.values())), data)
-    chosen = None if families is None else check_families(families)
+    chosen = None if families is None else check_metrics(families)
     asked = {"families": chosen, **more}
     columns = []
     for name, model in models.items():

@@ -13,14 +13,14 @@ from vitrail.data import load as load_data
 from vitrail.data.dataset import Dataset
 from vitrail.data.holdout import not_held_out
 from vitrail.data.specs import parse_partition
-from vitrail.data.transforms import held_out
+from vitrail.data.transforms import transformed_test_images
 from vitrail.engines.client import private_file
 from vitrail.experiment import settings as config
 from vitrail.experiment.personal import load_of_client
 from vitrail.experiment.run_dir import RunDir
 from vitrail.metrics.evaluation import evaluate
 from vitrail.metrics.measure import Measure, with_note
-from vitrail.metrics.results_io import Column, file_digest, read
+from vitrail.metrics.results_io import Column, file_digest, read_measures
 from vitrail.utils.errors import VitrailError
 
 FAMILIES = ("fd-vitrail", "fid")  # metrics that need no labels and depend on the domain
@@ -65,9 +65,9 @@ def evaluate_clients(
     for name, domain in _clients(place, s.partition).items():
         tell(name)
         file, asked = private_file(place.clients, name), {"families": chosen, **more}
-        found = read(kept, file, asked) if kept else None
+        found = read_measures(kept, file, asked) if kept else None
         if found is None:
-            own = replace(data, test=held_out(data, domain, s.seed)) if domain else data
+            own = replace(data, test=transformed_test_images(data, domain, s.seed)) if domain else data
             found = evaluate(load_of_client(run, name), own, families=chosen, tell=tell, **more)
             found = with_note(found, not_held_out(data, place.split))
         columns.append(Column(name, f"clients/{file.name}", file_digest(file), asked, found))

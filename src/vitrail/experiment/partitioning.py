@@ -25,9 +25,9 @@ def partition_dataset(settings: Settings, data: Dataset) -> tuple[Dataset, Parti
     rng = Rng((settings.seed,)).child("partition").numpy()
     shares = partition(settings.partition, data, settings.clients, rng, settings.server_fraction)
     if parse_partition(settings.partition).domains:
-        from vitrail.data.transforms import in_domains
+        from vitrail.data.transforms import apply_client_transforms
 
-        data = in_domains(data, shares, Rng((settings.seed,)).child("domains"))
+        data = apply_client_transforms(data, shares, Rng((settings.seed,)).child("domains"))
     return data, shares
 
 

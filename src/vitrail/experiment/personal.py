@@ -12,7 +12,7 @@ from vitrail.experiment import settings as config
 from vitrail.experiment.run_dir import RunDir
 from vitrail.methods.base import Model, Task
 from vitrail.models.model_file import Generator, load, open_model
-from vitrail.nets.content_style import parts_of
+from vitrail.nets.content_style import build_content_and_style
 from vitrail.nets.flat import from_vector, vector_size
 from vitrail.utils import state as store
 from vitrail.utils.errors import Malformed, VitrailError, nearest
@@ -58,7 +58,7 @@ def load_joined(model: str | Path, private: str | Path) -> Generator:
             raise Malformed(f"a model of kind {shared.kind!r} takes no style; give that of the same run")
         tree = dict(shared.tree)
         with torch.device("meta"):
-            content, style = parts_of(tree)
+            content, style = build_content_and_style(tree)
         for name, net, vector in (("content", content, own.get("generator")), ("style", style, own["style"])):
             if vector is not None and vector.size != vector_size(net):
                 raise Malformed(f"{private} has another size of {name}; give the private file of the same run")
@@ -103,11 +103,11 @@ def _same(a: Model, b: Model) -> bool:
 def fixed(generator: Generator, content: int | None = None, style: int | None = None) -> Generator:
     """Return a personal generator whose images all have the content, or the style, of one seed."""
     from vitrail.nets.content_style import ContentStyleGenerator as Styled
-    from vitrail.nets.content_style import Fixed
+    from vitrail.nets.content_style import FixedLatentGenerator
 
     if not isinstance(generator.net, Styled) or generator.net.style is None:
         raise VitrailError(
             "--content-seed and --style-seed are for generators with a style, such as those of method=padpaf; "
             "name the client with --client"
         )
-    return replace(generator, net=Fixed(generator.net, content, style))
+    return replace(generator, net=FixedLatentGenerator(generator.net, content, style))

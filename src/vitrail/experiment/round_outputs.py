@@ -115,7 +115,7 @@ def finish(plan: Plan, fed: Federation, metrics: RoundMetrics | None, ledger: Ru
     folder, models = plan.folder, plan.method.export_models(fed.server)
     digests = {name: tree_digest(exported.tree) for name, exported in models.items()}
     measured = any("fd" in row or "accuracy" in row for row in folder.rows())
-    ledger.closes(digests, tree_digest(fed.server), measured)
+    ledger.record_result(digests, tree_digest(fed.server), measured)
     model = "generator" if "generator" in models else "classifier"
     # The model last: if it exists, so do all other files.
     names = sorted(models, key=lambda n: n == model)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vitrail.data import draw_partition
+from vitrail.data import plot_partition
 from vitrail.engines import server
 from vitrail.engines.federation import Ask, RoundResult, select_clients
 from vitrail.engines.journal import Journal
@@ -81,7 +81,7 @@ class _Loop:
         self.fed, self.updates, self.void = start.fed, start.updates, 0  # void: rounds in a row that changed nothing
         self.folder.rewind(self.fed.round)
         if not saved and any(map(len, plan.partition.indices)):
-            draw_partition(plan.partition, plan.data, self.folder.partition)
+            plot_partition(plan.partition, plan.data, self.folder.partition)
         self.ledger = RunLedger(
             self.folder.ledger, plan, lambda: plan.key or load_or_create_key(self.folder.key), start.ledger
         )

@@ -92,7 +92,7 @@ class DpFedGan(PrivateMethod):
         optimizer = gan.adam(D, self.lr, (self.beta1, 0.999), None)
         draw, losses = rng.child("training").torch(), []
         for real in gan.epochs(data, self.local_epochs, self.batch_size, self.task, rng):
-            z, y = gan.latent(len(real[0]), self.latent_dim, self.task, draw)
+            z, y = gan.sample_latent(len(real[0]), self.latent_dim, self.task, draw)
             with torch.no_grad():
                 fake = G(z, y)
             loss = gan.d_loss(D, real, (fake, y))
@@ -100,7 +100,7 @@ class DpFedGan(PrivateMethod):
             losses.append(float(loss.detach()))
         update = {"discriminator": to_vector(D) - received.astype(np.float32)}
         if self.mechanism:  # clip the update to norm C
-            return state, Reply(dpfedavg.bounded(update, self.max_update_norm, self.wire_dtype))
+            return state, Reply(dpfedavg.clip_update(update, self.max_update_norm, self.wire_dtype))
         if not is_sendable(*update.values()):  # training diverged: no change
             update = {name: np.zeros_like(a) for name, a in update.items()}
         return state, Reply({**update, "metric.loss_d": np.array([np.mean(losses)])})
@@ -117,7 +117,7 @@ class DpFedGan(PrivateMethod):
         optimizer = gan.adam(G, self.lr, (self.beta1, 0.999), server["adam"])
         draw = rng.child("generator").torch()
         for _ in range(self.g_steps):
-            z, y = gan.latent(self.batch_size, self.latent_dim, self.task, draw)
+            z, y = gan.sample_latent(self.batch_size, self.latent_dim, self.task, draw)
             gan.step(optimizer, gan.g_loss(D(G(z, y), y), self.g_loss))
         after: State = {"generator": to_vector(G), "discriminator": vector, "adam": optimizer.state_dict()["state"]}
         if not finite(after):  # G's steps against this D overflow: keep G
@@ -126,7 +126,7 @@ class DpFedGan(PrivateMethod):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """Return the server's generator; clients have none."""
-        return gan.product(server["generator"], self.task, self.width, self.latent_dim)
+        return gan.generator_model(server["generator"], self.task, self.width, self.latent_dim)
 
     # -- What both sides know ---------------------------------------------------------------------------------------
 

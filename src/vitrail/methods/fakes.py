@@ -35,7 +35,7 @@ def unpack(x: Array, y: Array | None, form: Form, device: str) -> Batch:
     return floats.to(device), None if y is None else torch.from_numpy(y.astype(np.int64)).to(device)
 
 
-def parts(name: str, x: Array, y: Array | None, form: Form, classes: int) -> dict[str, tuple[str, Array]]:
+def message_parts(name: str, x: Array, y: Array | None, form: Form, classes: int) -> dict[str, tuple[str, Array]]:
     """Return a batch as parts of a message: x_{name} and, with labels, y_{name}."""
     images = {f"x_{name}": ("bytes" if form == "uint8" else form, x)}
     return images | ({} if y is None else {f"y_{name}": (bits_for(classes - 1), y)})

@@ -35,7 +35,7 @@ from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
 from vitrail.wire.message import NO_BASE, digest
 
-UNIT = 100  # a weight of 1 is 100 images, so that weighted values fit float16 for few and for many images
+IMAGES_PER_WEIGHT = 100  # a weight of 1 is 100 images, so that weighted values fit float16 for few and for many images
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class FedGan(PrivateMethod):
         draw = rng.child("training").torch()
         losses: list[Tensor] = []
         for x, y in gan.epochs(data, self.local_epochs, self.batch_size, self.task, rng):  # line 5
-            z, y_fake = gan.latent(len(x), self.latent_dim, self.task, draw)  # lines 6 and 10
+            z, y_fake = gan.sample_latent(len(x), self.latent_dim, self.task, draw)  # lines 6 and 10
             fake = G(z, y_fake)
             loss_d = gan.d_loss(D, (x, y), (fake, y_fake))
             gan.step(optimizers["discriminator"], loss_d)  # line 7, Eq. 2
@@ -147,7 +147,7 @@ class FedGan(PrivateMethod):
 
     def client_parts(self, trained: Trained) -> dict[str, NDArray[Any]]:
         """Return the reply: the networks times the client's weight, the weight, and the losses."""
-        weight = np.float32(trained.images / UNIT if self.weighting == "examples" else 1.0)
+        weight = np.float32(trained.images / IMAGES_PER_WEIGHT if self.weighting == "examples" else 1.0)
         parts = {name: clip_weights(trained.vectors[name] * weight) for name in self.uploaded}
         losses = {"metric.loss_g": trained.losses[:1], "metric.loss_d": trained.losses[1:]}
         return {**parts, "weight": np.array([weight]), **losses}
@@ -168,7 +168,7 @@ class FedGan(PrivateMethod):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """Return the central generator, or a client's own."""
-        return gan.product((client or server)["generator"], self.task, self.width, self.latent_dim)
+        return gan.generator_model((client or server)["generator"], self.task, self.width, self.latent_dim)
 
     # -- What both sides know ---------------------------------------------------------------------------------------
 

@@ -81,16 +81,16 @@ class DpSgd:
         sigma, source = run.mechanism.sigma, run.source(rng.child("noise"))
         draw = rng.child("training").torch()
         for t in range(run.dp_steps):
-            z, y_fake = gan.latent(run.batch_size, run.latent_dim, run.task, draw)
+            z, y_fake = gan.sample_latent(run.batch_size, run.latent_dim, run.task, draw)
             with torch.no_grad():
                 fake = G(z, y_fake)
-            real = gan.pictures(data, dpsgd.poisson(source, len(data), run.sample_rate), run.task)
+            real = gan.image_batch(data, dpsgd.poisson_sample(source, len(data), run.sample_rate), run.task)
             total = dpsgd.private_sum(D, loss_on_real, real, run.max_grad_norm, sigma, source)
             total += dpsgd.clipped_sum(D, loss_on_fakes, (fake, y_fake), run.max_grad_norm)
             dpsgd.set_gradient(D, total / run.batch_size)  # a public divisor, whatever number of images was drawn
             optimizers["discriminator"].step()
             if (t + 1) % run.d_steps == 0:
-                z, y_fake = gan.latent(run.batch_size, run.latent_dim, run.task, draw)
+                z, y_fake = gan.sample_latent(run.batch_size, run.latent_dim, run.task, draw)
                 gan.step(optimizers["generator"], gan.g_loss(D(G(z, y_fake), y_fake), run.g_loss))
         return np.empty(0)
 
@@ -133,7 +133,7 @@ class DpFedAvg:
         nets, received = trained.nets, trained.received
         changes = {n: to_vector(nets[n]) - received[n].astype(np.float32) for n in self.run.synced}
         update = {n: change[trainable_mask(nets[n])] for n, change in changes.items()}
-        return dpfedavg.bounded(update, self.run.max_grad_norm, self.run.wire_dtype)
+        return dpfedavg.clip_update(update, self.run.max_grad_norm, self.run.wire_dtype)
 
     def part_specs(self, nets: gan.Nets) -> Mapping[str, PartSpec]:
         """Return the parts that `client_parts` sends."""
@@ -151,7 +151,7 @@ class DpFedAvg:
             vector[trainable_mask(net)] += mean[name]
             from_vector(net, vector.astype(np.float32))
         draw = rng.child("statistics").torch()
-        batches = [gan.latent(64, run.latent_dim, run.task, draw) for _ in range(8)]
+        batches = [gan.sample_latent(64, run.latent_dim, run.task, draw) for _ in range(8)]
         recalibrate(nets["generator"], [(z,) if y is None else (z, y) for z, y in batches])
         return {name: to_vector(net) for name, net in nets.items()}
 

@@ -26,7 +26,7 @@ Nets = dict[str, nn.Module]
 Optimizers = dict[str, torch.optim.Optimizer]
 
 
-def latent(n: int, z: int, task: Task, draw: torch.Generator) -> Batch:
+def sample_latent(n: int, z: int, task: Task, draw: torch.Generator) -> Batch:
     """Return n noise vectors z ~ N(0, 1) and, with classes, uniform labels.
 
     Args:
@@ -39,7 +39,7 @@ def latent(n: int, z: int, task: Task, draw: torch.Generator) -> Batch:
     return noise, torch.randint(task.classes, (n,), generator=draw).to(task.device) if task.classes else None
 
 
-def pictures(data: Images, pick: NDArray[np.intp], task: Task) -> Batch:
+def image_batch(data: Images, pick: NDArray[np.intp], task: Task) -> Batch:
     """Return the images with these indices as floats in [-1, 1], and their labels."""
     y = None if data.labels is None or not task.classes else torch.from_numpy(data.labels[pick])
     return to_float(data.pixels[pick]).to(task.device), None if y is None else y.to(task.device)
@@ -58,7 +58,7 @@ def epochs(data: Images, n: int, batch: int, task: Task, rng: Rng) -> Iterator[B
     order = rng.child("order").numpy()
     for _ in range(n):
         for pick in np.array_split(order.permutation(len(data)), -(-len(data) // batch)):
-            yield pictures(data, pick, task)
+            yield image_batch(data, pick, task)
 
 
 def bce(logits: Tensor, target: Tensor) -> Tensor:
@@ -89,11 +89,11 @@ def adam(net: nn.Module, lr: float, betas: tuple[float, float], state: State | N
     """Return the Adam of a network; `state` is its saved state, None for a new one."""
     optimizer = torch.optim.Adam(net.parameters(), lr, betas)
     if state is not None:
-        restore(optimizer, state)
+        load_optimizer_state(optimizer, state)
     return optimizer
 
 
-def restore(optimizer: torch.optim.Optimizer, state: State) -> None:
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: State) -> None:
     """Load an optimizer's saved state as copies: torch would modify the given tensors."""
     optimizer.load_state_dict({**optimizer.state_dict(), "state": deepcopy(state)})
 
@@ -117,7 +117,7 @@ def init_or_warm_start(start: State | None, first: State) -> State:
     return {name: start[name] for name in first}
 
 
-def product(vector: NDArray[np.float32], task: Task, width: int, z: int) -> dict[str, Model]:
+def generator_model(vector: NDArray[np.float32], task: Task, width: int, z: int) -> dict[str, Model]:
     """Return a generator's vector as the model that the run exports."""
     net = from_vector(DcganGenerator(task.shape, task.classes, width, z), vector)
     header = {"shape": list(task.shape), "classes": task.classes, "width": width, "z": z}

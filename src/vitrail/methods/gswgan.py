@@ -98,11 +98,11 @@ class GsWgan(PrivateMethod):
 
     def noise(self, seed: int) -> gan.Batch:
         """Return z and labels of the fakes, the same at every call."""
-        return gan.latent(self.sent, self.latent_dim, self.task, Rng((seed,)).child("pool").torch())
+        return gan.sample_latent(self.sent, self.latent_dim, self.task, Rng((seed,)).child("pool").torch())
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Send the fakes."""
-        return Broadcast(fakes.parts("fake", server["x"], server["y"], self.fake_dtype, self.task.classes))
+        return Broadcast(fakes.message_parts("fake", server["x"], server["y"], self.fake_dtype, self.task.classes))
 
     # -- Client k trains its critic and returns sanitized gradients -------------------------------------------------
 
@@ -117,7 +117,7 @@ class GsWgan(PrivateMethod):
         x, y = fakes.unpack(message.parts["x_fake"], message.parts.get("y_fake"), self.fake_dtype, self.task.device)
         pick, m, losses = rng.child("real").numpy(), min(self.d_batch_size, len(data), len(x)), []
         for _ in range(self.d_steps):
-            real = gan.pictures(data, pick.choice(len(data), m, replace=False), self.task)
+            real = gan.image_batch(data, pick.choice(len(data), m, replace=False), self.task)
             some = torch.from_numpy(pick.choice(len(x), m, replace=False)).to(self.task.device)
             between = torch.from_numpy(pick.random((m, 1, 1, 1), np.float32)).to(self.task.device)
             loss = critic_loss(D, real, (x[some], None if y is None else y[some]), between, self.gradient_penalty)
@@ -156,7 +156,7 @@ class GsWgan(PrivateMethod):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """Return the server's generator; clients have none."""
-        return gan.product(server["generator"], self.task, self.width, self.latent_dim)
+        return gan.generator_model(server["generator"], self.task, self.width, self.latent_dim)
 
     # -- What both sides know ---------------------------------------------------------------------------------------
 

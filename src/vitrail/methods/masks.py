@@ -22,7 +22,7 @@ from vitrail.nets.supermask import encode_mask
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire import scores
-from vitrail.wire.entropy import encode_values
+from vitrail.wire.range_coder import encode_values
 from vitrail.wire.scores import Scores
 
 
@@ -48,13 +48,13 @@ class MaskMethod(Protocol):
 def layer_sizes(m: MaskMethod) -> tuple[int, ...]:
     """Return the number of mask elements of each layer."""
     with torch.device("meta"):
-        net = generators.build(m.generator, m.task.shape, m.task.classes, m.width)
+        net = generators.build_generator(m.generator, m.task.shape, m.task.classes, m.width)
     return tuple(p.numel() for p in net.parameters())
 
 
 def build_network(m: MaskMethod, seed: int) -> Masked:
     """Return the frozen network W; every party builds the same one from the seed."""
-    net = generators.build(m.generator, m.task.shape, m.task.classes, m.width)
+    net = generators.build_generator(m.generator, m.task.shape, m.task.classes, m.width)
     return Masked(net, seed).to(m.task.device)
 
 

@@ -102,7 +102,7 @@ class MdGan(BaseMethod):
 
     def noise(self, seed: int, j: int) -> gan.Batch:
         """Return Z_j and its labels, the same at every call."""
-        return gan.latent(self.batch_size, self.latent_dim, self.task, Rng((seed,)).child("batch", j).torch())
+        return gan.sample_latent(self.batch_size, self.latent_dim, self.task, Rng((seed,)).child("batch", j).torch())
 
     def split(self, server: State, client: str) -> tuple[int, int]:
         """Return the batches of client n: X_g = X^(n mod k), X_d = X^((n+1) mod k)."""
@@ -115,7 +115,7 @@ class MdGan(BaseMethod):
         parts: dict[str, tuple[str, Array]] = {}
         for name, j in {"g": g, "d": d}.items() if g != d else [("g", g)]:
             x, y = server["fakes"][j]["x"], server["fakes"][j]["y"]
-            parts |= fakes.parts(name, x, y, self.fake_dtype, self.task.classes)
+            parts |= fakes.message_parts(name, x, y, self.fake_dtype, self.task.classes)
         if client in server["heir"]:
             parts["heir"] = ("bytes", np.frombuffer(server["heir"][client].encode(), np.uint8))
         return Broadcast(parts)
@@ -165,7 +165,7 @@ class MdGan(BaseMethod):
     def sample(self, data: Images, rng: Rng) -> gan.Batch:
         """Return X_r: b of the client's images, or all if it has fewer."""
         pick = rng.child("real").numpy().choice(len(data), min(self.batch_size, len(data)), replace=False)
-        return gan.pictures(data, pick, self.task)
+        return gan.image_batch(data, pick, self.task)
 
     def unpack(self, message: ServerMessage, name: str) -> gan.Batch:
         """Return a received batch of fakes and its labels."""
@@ -193,7 +193,7 @@ class MdGan(BaseMethod):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """Return the server's generator; clients have none."""
-        return gan.product(server["generator"], self.task, self.width, self.latent_dim)
+        return gan.generator_model(server["generator"], self.task, self.width, self.latent_dim)
 
     # -- What both sides know ---------------------------------------------------------------------------------------
 

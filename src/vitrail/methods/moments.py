@@ -25,14 +25,14 @@ from pydantic import AfterValidator, Field
 from vitrail.data.dataset import Images
 from vitrail.methods import gan, masks
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
-from vitrail.methods.prism.loss import AveragedMoments, feature_sums, match_released_sums, summary_of
+from vitrail.methods.prism.loss import AveragedMoments, feature_summary, feature_sums, match_released_sums
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.feature_moments import FeatureMoments
-from vitrail.nets.features import choose_features, parse_layers, plan_of
+from vitrail.nets.features import choose_features, layer_plan, parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
-from vitrail.privacy.feature_sum_messages import Plausible, pack, unpack
-from vitrail.privacy.feature_sums import noise_share, noised, pooled_size, sensitivity, why
+from vitrail.privacy.feature_sum_messages import SumBounds, pack, unpack
+from vitrail.privacy.feature_sums import noise_share, noised, pooled_size, sensitivity, sensitivity_reason
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -186,7 +186,7 @@ class Moments(PrivateMethod):
             unit="example",
             adjacency="replace one",
             sensitivity=sensitivity(self.kinds),
-            why=why(self.kinds),
+            why=sensitivity_reason(self.kinds),
             noise=Noise(1.0, discrete=bool(secure)),
             once=not secure,  # a second secure sum, after a void round, has fresh noise: it is a second release
             leaves=f"{self.numbers:,} noised sums of features, once"
@@ -199,7 +199,7 @@ class Moments(PrivateMethod):
     @property
     def sigma(self) -> float:
         """σ of the noise that the mechanism needs, on the grid of the sums."""
-        return self.mechanism.sigma * summary_of(self).grid if self.mechanism else 0.0
+        return self.mechanism.sigma * feature_summary(self).grid if self.mechanism else 0.0
 
     @property
     def share(self) -> float:
@@ -216,9 +216,9 @@ class Moments(PrivateMethod):
 
     def unpacked(self, coded: Array) -> Array:
         """Decode one client's sums, and refuse those that are impossible for the number of images they count."""
-        summary, sums = summary_of(self), unpack(coded, self.numbers)
+        summary, sums = feature_summary(self), unpack(coded, self.numbers)
         most = self.task.images or self.max_per_class
-        expected = Plausible(summary.d, summary.grid, summary.count, self.sigma, most, self.task.images)
+        expected = SumBounds(summary.d, summary.grid, summary.count, self.sigma, most, self.task.images)
         expected.check(sums.reshape(self.kinds, -1))
         return sums
 
@@ -230,7 +230,7 @@ class Moments(PrivateMethod):
     @cached_property
     def numbers(self) -> int:
         """Number of sums that a client sends."""
-        plan, layers = plan_of(self.features), parse_layers(self.features, self.layers)
+        plan, layers = layer_plan(self.features), parse_layers(self.features, self.layers)
         chosen = range(len(plan.widths)) if layers is None else layers
         return self.kinds * (1 + 2 * pooled_size(plan, chosen, self.pool_size, self.task.shape))
 
@@ -240,7 +240,7 @@ class Moments(PrivateMethod):
 
         Half of it is for the sum itself: a larger sum is clipped there, which increases no difference of two sums.
         """
-        return int(2 ** (1 + math.ceil(math.log2(self.max_per_class * summary_of(self).count))))
+        return int(2 ** (1 + math.ceil(math.log2(self.max_per_class * feature_summary(self).count))))
 
     @property
     def max_replies(self) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 
 from vitrail.metrics.context import MetricContext
 from vitrail.metrics.distances import Distances
-from vitrail.metrics.extractors import choose_ruler, inception, own
+from vitrail.metrics.extractors import choose_ruler, load_extractor, load_inception_extractor
 from vitrail.metrics.oracle import DownstreamClassifier, Scores
 from vitrail.metrics.pixels import Pairs
 from vitrail.metrics.registry import Metric
@@ -21,7 +21,7 @@ def fd_vitrail(context: MetricContext) -> Distances:
     usual = choose_ruler(name, [])
     note = f"not {usual}, which a model here was trained against" if context.ruler != usual else ""
     probes = not was_trained_on(context.ruler, name)
-    return context.distances(own(context.ruler), context.test, "fd-vitrail", note, probes)
+    return context.distances(load_extractor(context.ruler), context.test, "fd-vitrail", note, probes)
 
 
 def fd_oracle(context: MetricContext) -> Distances:
@@ -33,7 +33,7 @@ def fid(context: MetricContext) -> Distances:
     """Distances by FID's Inception-v3, on at most `fid_images` images of each set."""
     most = context.fid_images
     order = Rng((0,)).child("fair sample").numpy().permutation(len(context.test))[:most]
-    found = context.distances(inception(), context.test.take(np.sort(order)), "fid")
+    found = context.distances(load_inception_extractor(), context.test.take(np.sort(order)), "fid")
     found.max_images = most
     return found
 

@@ -61,7 +61,7 @@ def split_validation(test: Images) -> tuple[Images, Images]:
     return test.take(np.sort(order[:cut])), test.take(np.sort(order[cut:]))
 
 
-def check_families(names: Iterable[str]) -> list[str]:
+def check_metrics(names: Iterable[str]) -> list[str]:
     """Return the names of metrics as a list.
 
     Raises:
@@ -113,7 +113,7 @@ def evaluate(
     _, test = split_validation(data.test)
     truth = test.labels if len(generator.classes) > 1 else None
     lacking = LABELLED if truth is None else ()
-    chosen = check_families([f for f in DEFAULT if f not in lacking] if families is None else families)
+    chosen = check_metrics([f for f in DEFAULT if f not in lacking] if families is None else families)
     if unfit := [name for name in chosen if name in lacking]:
         raise VitrailError(f"{', '.join(unfit)}: needs two classes or more, which the model or the data lacks")
     if min(n, len(test)) < MIN_IMAGES:
@@ -130,7 +130,7 @@ def evaluate(
         metrics = {name: METRICS[name](context) for name in chosen}
         done = 0
         for x, labels in generator.batches(n, y, seed):
-            images = as_stored(x)
+            images = round_to_8_bits(x)
             for metric in metrics.values():
                 metric.update(images, labels if truth is not None else None)
             done += len(images)
@@ -152,7 +152,7 @@ def _measures(
     return [Measure(k, float(v), math.nan, math.nan, n_real, n_fake, "", name) for k, v in values.items()]
 
 
-def as_stored(x: Tensor) -> Tensor:
+def round_to_8_bits(x: Tensor) -> Tensor:
     """Round images in [0, 1] to 8 bits, as a file would, and scale them to [-1, 1] for networks.
 
     Raises:

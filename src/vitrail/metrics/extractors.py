@@ -18,7 +18,7 @@ from vitrail.metrics.frechet import Gaussian
 from vitrail.nets.feature_moments import to_float
 from vitrail.nets.features import choose_features, load_features
 from vitrail.nets.pretrained import weights_digest
-from vitrail.utils.cache import remember
+from vitrail.utils.cache import cached
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -73,7 +73,7 @@ class FeatureSet:
         return torch.cat(self.rows)
 
 
-def own(name: str) -> Extractor:
+def load_extractor(name: str) -> Extractor:
     """Return a feature network as an extractor: its last layer, averaged over each quarter of the image.
 
     Args:
@@ -88,7 +88,7 @@ def own(name: str) -> Extractor:
     return Extractor(name, 4 * psi.plan.widths[-1], rows, weights_digest(psi))
 
 
-def inception() -> Extractor:
+def load_inception_extractor() -> Extractor:
     """Return FID's Inception-v3."""
     from vitrail.nets.inception import TOGETHER, load_inception
 
@@ -138,7 +138,7 @@ def features_of(extractor: Extractor, images: Images) -> FeatureSet:
         labels = torch.cat(found.labels) if found.labels else None
         return {"n": g.n, "total": g.total, "outer": g.outer, "rows": found.stored, "labels": labels}
 
-    tree = remember("features", f"{extractor.digest} {extractor.dim} {KEEP} {images.digest()}", compute)
+    tree = cached("features", f"{extractor.digest} {extractor.dim} {KEEP} {images.digest()}", compute)
     gaussian = Gaussian(tree["n"], tree["total"], tree["outer"])
     return FeatureSet(gaussian, [tree["rows"]], [] if tree["labels"] is None else [tree["labels"]])
 

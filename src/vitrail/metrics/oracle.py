@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from vitrail.data.dataset import Images
 from vitrail.metrics.extractors import KEEP, Extractor
 from vitrail.metrics.measure import Measure, bootstrap, share
-from vitrail.nets.classifier import classifier, shifted
+from vitrail.nets.classifier import build_classifier, random_shift
 from vitrail.nets.feature_moments import to_float
 from vitrail.nets.pretrained import weights_digest
-from vitrail.utils.cache import remember
+from vitrail.utils.cache import cached
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -49,13 +49,13 @@ def train_classifier(images: Images, classes: int, rng: Rng, steps: int = 0) -> 
     draw = rng.child("training").torch()
     with one_thread(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.child("network").seed())  # torch's layers and dropout use the global state
-        net = classifier(pixels.shape[1], classes)
+        net = build_classifier(pixels.shape[1], classes)
         optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.05)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
         for _ in range(steps):
             pick = torch.randint(len(labels), (BATCH,), generator=draw)
             loss = F.cross_entropy(
-                net(shifted(to_float(pixels[pick.numpy()]), draw)), labels[pick], label_smoothing=0.05
+                net(random_shift(to_float(pixels[pick.numpy()]), draw)), labels[pick], label_smoothing=0.05
             )
             optimizer.zero_grad()
             loss.backward()
@@ -118,8 +118,8 @@ def oracle_for(train: Images, test: Images, classes: int, seed: int = 0) -> Orac
     """Return an oracle trained on `train` (once per content, then from the cache) and tested on `test`."""
     rng = Rng((seed,)).child("oracle")
     key = f"{classes} {seed} {MOST} {EPOCHS} {LEAST_STEPS} {MOST_STEPS} {BATCH} {train.digest()}"
-    weights = remember("oracle", key, lambda: dict(train_classifier(train, classes, rng).state_dict()))
-    net = classifier(train.pixels.shape[1], classes)
+    weights = cached("oracle", key, lambda: dict(train_classifier(train, classes, rng).state_dict()))
+    net = build_classifier(train.pixels.shape[1], classes)
     net.load_state_dict(weights)
     return Oracle(net.eval(), *confidence(net, test), min(len(train), MOST))
 

@@ -53,7 +53,7 @@ class Pairs:
         self.real, self.draw = real, Rng((0,)).child("pairs").numpy()
         labels = np.zeros(len(real), np.int64) if real.labels is None or not classes else real.labels
         self.of_class = [np.flatnonzero(labels == c) for c in range(max(classes, 1))]
-        self.found = Compared()
+        self.found = PairValues()
 
     def update(self, images: Tensor, labels: Tensor | None) -> None:
         """Add generated images in [-1, 1]."""
@@ -75,8 +75,8 @@ class Pairs:
             Measure("nmse", *nmse_, *counts, "lower", "pixels", second),
         ]
 
-    def _real_pairs(self, most: int = 1000) -> Compared:
-        found, first, second = Compared(), [], []
+    def _real_pairs(self, most: int = 1000) -> PairValues:
+        found, first, second = PairValues(), [], []
         for rows in self.of_class:
             mixed = self.draw.permutation(rows)[: 2 * most // len(self.of_class)]
             even = len(mixed) // 2 * 2
@@ -88,7 +88,7 @@ class Pairs:
         return found
 
 
-class Compared:
+class PairValues:
     """Values of the pairs of images compared so far."""
 
     def __init__(self) -> None:

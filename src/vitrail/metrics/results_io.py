@@ -41,7 +41,7 @@ def file_digest(path: Path) -> str:
     return digest(path.read_bytes()).hex()
 
 
-def write(path: Path, data: Dataset, columns: Sequence[Column]) -> None:
+def write_evaluation(path: Path, data: Dataset, columns: Sequence[Column]) -> None:
     """Write an evaluation; measures of an earlier one of the same models on the same images are kept."""
     _, test = split_validation(data.test)
     about = {"data": data.name, "real": f"{len(test):,} test images", "content": test.digest()}
@@ -60,7 +60,7 @@ def write(path: Path, data: Dataset, columns: Sequence[Column]) -> None:
     write_atomically(path, (json.dumps(tree, indent=1) + "\n").encode())
 
 
-def read(path: Path, model: Path, asked: dict[str, Any]) -> list[Measure] | None:
+def read_measures(path: Path, model: Path, asked: dict[str, Any]) -> list[Measure] | None:
     """Return the measures of this model in a file, if computed with these options by this version; or None."""
     tree = _load(path)
     for column in tree.get("columns", []):

@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 
 from vitrail.data.dataset import Dataset
-from vitrail.metrics.evaluation import as_stored, requested_labels, split_validation
-from vitrail.metrics.extractors import Extractor, choose_ruler, features_of, own
+from vitrail.metrics.evaluation import requested_labels, round_to_8_bits, split_validation
+from vitrail.metrics.extractors import Extractor, choose_ruler, features_of, load_extractor
 from vitrail.metrics.frechet import Gaussian, frechet
 from vitrail.metrics.oracle import confidence
 from vitrail.models.model_file import Classifier, Generator
@@ -36,7 +36,7 @@ class RoundMetrics:
     @cached_property
     def target(self) -> tuple[Extractor, Gaussian]:
         """The network that measures, and the real images' features."""
-        extractor = own(self.ruler)
+        extractor = load_extractor(self.ruler)
         return extractor, features_of(extractor, self.real).gaussian
 
     @torch.no_grad()
@@ -49,7 +49,7 @@ class RoundMetrics:
         fake = Gaussian.empty(extractor.dim)
         for x, _ in generator.batches(SAMPLES, y):
             try:
-                fake.update(extractor.rows(as_stored(x)))
+                fake.update(extractor.rows(round_to_8_bits(x)))
             except VitrailError:
                 return None
         return frechet(target, fake)

@@ -22,7 +22,7 @@ from vitrail import __version__
 from vitrail.models.generator import Generator
 from vitrail.models.inspection import plain
 from vitrail.models.kinds import kind_named
-from vitrail.utils.atomic import replacing
+from vitrail.utils.atomic import replace_atomically
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
@@ -88,7 +88,7 @@ def export_onnx(generator: Generator, path: str | Path) -> Exported:
     import onnx
 
     images = _Images(generator.net).eval()
-    with replacing(path, 0o644) as part:
+    with replace_atomically(path, 0o644) as part:
         try:
             proto = _traced(images, generator)
             _forget_origin(proto)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def classifier(channels: int, classes: int, norm: Literal["batch", "group"] = "batch") -> nn.Sequential:
+def build_classifier(channels: int, classes: int, norm: Literal["batch", "group"] = "batch") -> nn.Sequential:
     """Build three convolutions, an average over each quarter of the last feature map, and a linear layer.
 
     Args:
@@ -26,7 +26,7 @@ def classifier(channels: int, classes: int, norm: Literal["batch", "group"] = "b
     return nn.Sequential(*stages, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.Linear(384, classes))
 
 
-def shifted(x: Tensor, draw: torch.Generator, most: int = 2) -> Tensor:
+def random_shift(x: Tensor, draw: torch.Generator, most: int = 2) -> Tensor:
     """Shift each image by up to `most` pixels, an augmentation that classifiers need when images are few."""
     n, c, h, w = x.shape
     padded = F.pad(x, (most,) * 4, mode="replicate")

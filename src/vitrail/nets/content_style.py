@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.nets.generators import double, ups
+from vitrail.nets.generators import num_doublings, upsample_nearest
 from vitrail.nets.resampling import convolution_of_double
 from vitrail.utils.rng import Rng
 
@@ -72,7 +72,7 @@ class Content(nn.Module):
         self, shape: tuple[int, int, int], classes: int, features: int, latent: int, labelled: bool = False
     ) -> None:
         super().__init__()
-        n = ups(shape[1])
+        n = num_doublings(shape[1])
         self.features, self.latent, self.classes, self.layers = features, latent, classes, 2 * n + 1
         self.dense = nn.Linear(latent, 16 * features)
         self.convolutions = nn.ModuleList(nn.Conv2d(features, features, 3, padding=1) for _ in range(2 * n))
@@ -83,7 +83,7 @@ class Content(nn.Module):
         h = self.dense(z).view(-1, self.features, 4, 4).contiguous(memory_format=torch.channels_last)  # faster on a CPU
         for k in range(0, self.layers - 1, 2):
             inner = convolution_of_double(F.relu(norm(k, h)), cast(nn.Conv2d, self.convolutions[k]))
-            h = double(h) + self.convolutions[k + 1](F.relu(norm(k + 1, inner)))
+            h = upsample_nearest(h) + self.convolutions[k + 1](F.relu(norm(k + 1, inner)))
         return torch.tanh(self.last(F.relu(norm(self.layers - 1, h))))
 
     def feature_maps(self, side: int) -> list[tuple[int, int]]:
@@ -112,7 +112,7 @@ class Style(nn.Module):
         return out
 
 
-def parts_of(tree: Mapping[str, Any]) -> tuple[Content, Style]:
+def build_content_and_style(tree: Mapping[str, Any]) -> tuple[Content, Style]:
     """Create untrained content and style with the sizes in the tree of a model file."""
     sizes = tree["width"], tree["latent"], tree["label_maps"] == "federated"
     content = Content(tuple(tree["shape"]), tree["classes"], *sizes)
@@ -154,7 +154,7 @@ def identity_map(h: Tensor, channels: int) -> Tensor:
     return torch.cat([h.new_ones(n, channels), h.new_zeros(n, channels)], 1)
 
 
-class Fixed(nn.Module):
+class FixedLatentGenerator(nn.Module):
     """A personal generator with the same content, or the same style, for all images.
 
     Args:

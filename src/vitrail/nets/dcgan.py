@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vitrail.nets.generators import transposed_maps, ups
+from vitrail.nets.generators import num_doublings, transposed_maps
 
 
 class DcganGenerator(nn.Module):
@@ -27,7 +27,7 @@ class DcganGenerator(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 32, z: int = 100) -> None:
         super().__init__()
-        n = ups(shape[1])
+        n = num_doublings(shape[1])
         self.z, self.classes = z, classes
         self.embed = nn.Embedding(classes, max(10, classes)) if classes else None
         inside = z + (self.embed.embedding_dim if self.embed else 0)
@@ -64,7 +64,7 @@ class DcganDiscriminator(nn.Module):
         self, shape: tuple[int, int, int], classes: int, width: int = 32, norm: Literal["batch", "group"] = "batch"
     ) -> None:
         super().__init__()
-        n = ups(shape[1])
+        n = num_doublings(shape[1])
         self.classes = classes
         layers: list[nn.Module] = [nn.Conv2d(shape[0] + classes, width, 4, 2, 1), nn.LeakyReLU(0.2)]
         for i in range(1, n):

@@ -57,7 +57,7 @@ def dcgan(shape: Shape, classes: int, width: int) -> DcganDiscriminator:
     return DcganDiscriminator(shape, classes, width, "group")
 
 
-def discriminator(name: str, shape: Shape, classes: int) -> nn.Module:
+def build_discriminator(name: str, shape: Shape, classes: int) -> nn.Module:
     """Build the discriminator that a name such as "dcgan:32" or "dense:64" selects.
 
     Args:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.nets.generators import ups
+from vitrail.nets.generators import num_doublings
 
 
 class Encoder(nn.Module):
@@ -27,7 +27,7 @@ class Encoder(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int], features: int, latent: int) -> None:
         super().__init__()
-        widths = [shape[0], *[features] * ups(shape[1])]
+        widths = [shape[0], *[features] * num_doublings(shape[1])]
         self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in pairwise(widths))
         self.dense = nn.Linear(16 * features, 2 * latent)
 

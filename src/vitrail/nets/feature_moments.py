@@ -43,7 +43,7 @@ class FeatureMoments:
         return FeatureMoments(*(tree[k].to(device) for k in ("first", "second", "share")))
 
     @staticmethod
-    def of_pictures(
+    def of_images(
         psi: Features, pixels: NDArray[np.uint8], labels: NDArray[np.int64], classes: int, device: str
     ) -> FeatureMoments:
         """Compute the moments of a client's images in one pass; sums are in double precision."""
@@ -114,7 +114,7 @@ def _pixels(f: Tensor) -> Tensor:
     return first if first.is_contiguous() else f.flatten(1)[None, None]
 
 
-def mix(old: FeatureMoments, new: FeatureMoments, weight: float) -> FeatureMoments:
+def exponential_average(old: FeatureMoments, new: FeatureMoments, weight: float) -> FeatureMoments:
     """Return the exponential average of moments; the gradient of the new batch is not scaled by the weight.
 
     A class that the new batch lacks keeps its old moments; one that the old batches lack takes the new ones.

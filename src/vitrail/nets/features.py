@@ -23,9 +23,9 @@ __all__ = [
     "Features",
     "LayerPlan",
     "choose_features",
+    "layer_plan",
     "load_features",
     "parse_layers",
-    "plan_of",
     "was_trained_on",
 ]
 
@@ -137,7 +137,7 @@ FEATURES: Registry[type[FeatureNetwork]] = Registry(
 """Feature networks that `features=NAME` accepts; see `FeatureNetwork`."""
 
 
-def plan_of(name: str) -> LayerPlan:
+def layer_plan(name: str) -> LayerPlan:
     """Return the layers of a feature network."""
     return FEATURES[name].plan
 
@@ -161,7 +161,7 @@ def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
     """
     if text == "all":
         return None
-    depth = len(plan_of(name).widths)
+    depth = len(layer_plan(name).widths)
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < depth for word in words):
         raise VitrailError(

@@ -51,7 +51,7 @@ network's memory is computed on the meta device before it is built.
 """
 
 
-def build(name: str, shape: Shape, classes: int, width: float = 1.0) -> Any:
+def build_generator(name: str, shape: Shape, classes: int, width: float = 1.0) -> Any:
     """Build a generator by name.
 
     Args:
@@ -115,7 +115,7 @@ def _check_registered(make: Callable[..., nn.Module], name: str, shape: Shape, c
             raise VitrailError(f"{expected}; store {part or type(net).__name__}.{loose[0]} with register_buffer")
 
 
-def ups(size: int) -> int:
+def num_doublings(size: int) -> int:
     """Return how often 4x4 pixels are doubled to reach an image's size.
 
     Raises:
@@ -143,19 +143,19 @@ class Block(nn.Module):
         self.bypass = nn.Conv2d(inside, outside, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = double(F.relu(self.bn1(x)))
+        h = upsample_nearest(F.relu(self.bn1(x)))
         h = self.conv2(F.relu(self.bn2(self.conv1(h))))
-        out: Tensor = h + double(self.bypass(x))
+        out: Tensor = h + upsample_nearest(self.bypass(x))
         return out
 
     def pixels_first(self, x: Tensor) -> Tensor:
         """Compute the same on (h, w, n, c)."""
         h = convolve(normalise(self.bn1, x), transform(self.conv1.weight, DOUBLE), DOUBLE)
         h = convolve(normalise(self.bn2, h), transform(self.conv2.weight, FOUR), FOUR)
-        return h.add_(resize(mix_channels(x, self.bypass.weight), double))
+        return h.add_(resize(mix_channels(x, self.bypass.weight), upsample_nearest))
 
 
-def double(x: Tensor) -> Tensor:
+def upsample_nearest(x: Tensor) -> Tensor:
     """Upsample by nearest neighbour x2."""
     return F.interpolate(x, scale_factor=2.0)
 
@@ -236,22 +236,22 @@ _SMALL = (128, 96, 64, 48, 32, 16)  # widths from 4x4 on, the last at the size o
 
 def small(shape: Shape, classes: int, width: float) -> ResNet:
     """Build a narrow residual network."""
-    return ResNet(shape, classes, 64, _scaled(_SMALL[-ups(shape[1]) - 1 :], width))
+    return ResNet(shape, classes, 64, _scaled(_SMALL[-num_doublings(shape[1]) - 1 :], width))
 
 
 def resnet(shape: Shape, classes: int, width: float) -> ResNet:
     """Build the PRISM paper's residual network."""
-    return ResNet(shape, classes, 128, _scaled((64 << i for i in range(ups(shape[1]), -1, -1)), width))
+    return ResNet(shape, classes, 128, _scaled((64 << i for i in range(num_doublings(shape[1]), -1, -1)), width))
 
 
 def sngan(shape: Shape, classes: int, width: float) -> ResNet:
     """Build SNGAN's residual network."""
-    return ResNet(shape, classes, 128, _scaled((256,) * (ups(shape[1]) + 1), width))
+    return ResNet(shape, classes, 128, _scaled((256,) * (num_doublings(shape[1]) + 1), width))
 
 
 def dcgan(shape: Shape, classes: int, width: float) -> DcGan:
     """Build DCGAN's generator."""
-    return DcGan(shape, classes, 100, _scaled((128 << i for i in range(ups(shape[1]) - 1, -1, -1)), width))
+    return DcGan(shape, classes, 100, _scaled((128 << i for i in range(num_doublings(shape[1]) - 1, -1, -1)), width))
 
 
 def _scaled(widths: Iterable[int], width: float) -> tuple[int, ...]:

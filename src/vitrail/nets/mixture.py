@@ -51,7 +51,7 @@ class Mixture(nn.Module):
         return torch.cat(images)[torch.cat(rows).argsort()]
 
 
-def knows(labels: Sequence[Sequence[int]], classes: int) -> Tensor:
+def known_classes(labels: Sequence[Sequence[int]], classes: int) -> Tensor:
     """Return a table of which part knows which class, from the labels of each part.
 
     Example:

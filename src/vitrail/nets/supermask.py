@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from vitrail.nets.masked import Masked
 from vitrail.wire.codecs import Array
-from vitrail.wire.entropy import decode, encode
+from vitrail.wire.range_coder import decode, encode
 
 
 def encode_mask(net: Masked, mask: Array, packed: bool = False) -> NDArray[np.uint8]:

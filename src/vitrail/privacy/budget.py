@@ -16,7 +16,7 @@ from urllib.parse import quote
 from vitrail.privacy.accounting import answers_within, epsilon, multiplier_for
 from vitrail.privacy.ledger import Ledger
 from vitrail.privacy.mechanism import Mechanism, Noise
-from vitrail.privacy.policy import PUBLIC
+from vitrail.privacy.policy import PUBLIC_REASON
 from vitrail.utils.atomic import file_lock
 from vitrail.utils.errors import Refused, VitrailError
 from vitrail.utils.paths import data_home
@@ -138,4 +138,4 @@ def _refusing() -> Iterator[None]:
     except Refused:
         raise
     except VitrailError as e:
-        raise Refused(str(e), PUBLIC) from e
+        raise Refused(str(e), PUBLIC_REASON) from e

@@ -54,7 +54,7 @@ def mechanism(clip: float, what: str, secure: bool) -> Mechanism:
     )
 
 
-def bounded(update: Vectors, clip: float, codec: str) -> dict[str, NDArray[Any]]:
+def clip_update(update: Vectors, clip: float, codec: str) -> dict[str, NDArray[Any]]:
     """Clip an update that consists of several parts to norm C, all parts together.
 
     Args:

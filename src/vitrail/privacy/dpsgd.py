@@ -66,7 +66,7 @@ def check(net: nn.Module) -> nn.Module:
     return net
 
 
-def poisson(source: Source, n: int, rate: float) -> NDArray[np.intp]:
+def poisson_sample(source: Source, n: int, rate: float) -> NDArray[np.intp]:
     """Return which of n examples take part in a step, each with probability `rate`.
 
     Args:
@@ -78,7 +78,7 @@ def poisson(source: Source, n: int, rate: float) -> NDArray[np.intp]:
     return np.flatnonzero(drawn < rate * 2.0**53)
 
 
-def gradients(net: nn.Module, loss: Loss, inputs: Inputs, how: How = "auto") -> list[Tensor]:
+def per_example_gradients(net: nn.Module, loss: Loss, inputs: Inputs, how: How = "auto") -> list[Tensor]:
     """Return per-example gradients, one tensor (examples, *shape) per parameter.
 
     Args:
@@ -106,7 +106,7 @@ def clipped_sum(net: nn.Module, loss: Loss, inputs: Inputs, clip: float, how: Ho
     total = torch.zeros(sum(p.numel() for p in weights), dtype=torch.float64, device=weights[0].device)
     for at in range(0, _size(inputs), CHUNK):
         chunk = tuple(None if t is None else t[at : at + CHUNK] for t in inputs)
-        found = [g.flatten(1) for g in gradients(net, loss, chunk, how)]
+        found = [g.flatten(1) for g in per_example_gradients(net, loss, chunk, how)]
         norms = torch.stack([torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) for g in found]).norm(dim=0)
         usable = norms < _HUGE  # false for NaN
         scale = torch.where(usable, clip * _MARGIN / norms.clamp(min=clip * _MARGIN), 0).to(found[0].dtype)

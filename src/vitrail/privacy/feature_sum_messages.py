@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from vitrail.privacy.feature_sums import Sums
 from vitrail.utils.errors import Malformed
 from vitrail.wire.codecs import Array
-from vitrail.wire.entropy import decode_values, encode_values
+from vitrail.wire.range_coder import decode_values, encode_values
 
 FINENESS = 8  # noised sums are sent in steps of σ/8: rounding adds 0.13% to the variance of the noise
 PLAIN = 0  # in place of a step: integers without noise, sent exactly
 
 
 @dataclass(frozen=True)
-class Plausible:
+class SumBounds:
     """Bounds on an honest client's noised sums; the server refuses replies outside them.
 
     Each image adds a vector of norm at most g, without negative elements, to either part of its class, so a part of a

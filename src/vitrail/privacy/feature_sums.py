@@ -145,7 +145,7 @@ def sensitivity(kinds: int) -> float:
     return math.sqrt(2 * (2 + (COUNT_WEIGHT**2 if kinds > 1 else 0)))
 
 
-def why(kinds: int) -> str:
+def sensitivity_reason(kinds: int) -> str:
     """Return why the sensitivity holds, in words."""
     labels = (
         f"; counts have weight {COUNT_WEIGHT:g}, and an image and its replacement may have different labels"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import read_spent
 from vitrail.privacy.ledger import Entry
-from vitrail.privacy.run_ledger import asked_by_client, most_asked
+from vitrail.privacy.run_ledger import most_asked, requests_by_client
 from vitrail.privacy.statement import check_statement
 from vitrail.utils.errors import Malformed
 
@@ -88,6 +88,6 @@ def _check_answers(entry: Entry, entries: Sequence[Entry]) -> None:
     facts, client = check_statement(entry), entry["client"]
     if (facts.get("client"), facts.get("run")) != (client, entries[0]["run"]):
         raise Malformed(f"the statement of {client} is of another client or run")
-    requests = asked_by_client(entries, [client])[client]
+    requests = requests_by_client(entries, [client])[client]
     if facts["answers"] > requests:
         raise Malformed(f"{client} states {facts['answers']} answers; the ledger records {requests} requests to it")

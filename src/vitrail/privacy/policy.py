@@ -20,7 +20,7 @@ NONE = "none"  # in `accept`: a run without a mechanism, too
 KEYS = ("accept", "least-unit", "max-epsilon", "max-delta", "require-secagg", "require-noise-source")
 DELTA = 1e-5
 CEILING = 10.0  # the largest ε of one run where a policy names none
-PUBLIC = "refused by the node's policy"  # the only text that the server receives
+PUBLIC_REASON = "refused by the node's policy"  # the only text that the server receives
 
 
 class AnsweringMethod(Protocol):
@@ -118,7 +118,7 @@ class Policy:
         """
         if problems := self.refusals(method, given):
             reasons = "; ".join(problems.values())
-            raise Refused(f"its owner's policy refuses this run: {reasons}. The policy accepts: {self}", PUBLIC)
+            raise Refused(f"its owner's policy refuses this run: {reasons}. The policy accepts: {self}", PUBLIC_REASON)
 
     def __str__(self) -> str:
         """What is accepted, in words."""

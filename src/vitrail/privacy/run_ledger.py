@@ -97,7 +97,7 @@ class LedgerPlan(Protocol):
     def ledger_notes(self) -> Mapping[str, str]: ...
 
 
-def opening(plan: LedgerPlan) -> dict[str, Any]:
+def opening_claim(plan: LedgerPlan) -> dict[str, Any]:
     """Return the claim of a run before it starts, as if every requested client replied.
 
     Args:
@@ -187,9 +187,9 @@ class RunLedger:
 
     def __init__(self, path: Path, plan: LedgerPlan, key: Callable[[], Key], head: str = "") -> None:
         self.plan, self.ledger = plan, Ledger(path, key=key)
-        self.requested = asked_by_client(self.ledger.entries, plan.clients)
+        self.requested = requests_by_client(self.ledger.entries, plan.clients)
         if not self.ledger.entries and not head:
-            self.ledger.write(kind="opening", run=plan.id.hex(), **opening(plan))
+            self.ledger.write(kind="opening", run=plan.id.hex(), **opening_claim(plan))
         self.check_has(head)
 
     def opens(self, round_: int, who: Sequence[str]) -> None:
@@ -229,7 +229,7 @@ class RunLedger:
                 "or replaced, so what the run released is no longer known. Restore it, then continue"
             )
 
-    def closes(self, models: Mapping[str, str], state: str, measured: bool) -> None:
+    def record_result(self, models: Mapping[str, str], state: str, measured: bool) -> None:
         """Record the result. The model files that are stored afterwards name this entry.
 
         Args:
@@ -270,7 +270,7 @@ class RunLedger:
         return self.ledger.head if closing is None else str(closing["hash"])
 
 
-def asked_by_client(entries: Iterable[Entry], everyone: Sequence[str]) -> Counter[str]:
+def requests_by_client(entries: Iterable[Entry], everyone: Sequence[str]) -> Counter[str]:
     """Return the number of requests to each client that a ledger records.
 
     Args:

@@ -15,7 +15,7 @@ from vitrail.utils.errors import printable
 ARROWS = {"lower": "↓", "higher": "↑", "": ""}
 
 
-def show(columns: Sequence[Column], console: Console) -> None:
+def print_measures(columns: Sequence[Column], console: Console) -> None:
     """Print one row per measure and one column per model, with the notes below."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("measure", no_wrap=True)

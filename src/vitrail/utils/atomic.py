@@ -17,7 +17,7 @@ _POSIX = os.name == "posix"  # elsewhere folders cannot be synced and files have
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644) -> Iterator[Path]:
+def replace_atomically(path: Path, mode: int = 0o644) -> Iterator[Path]:
     """Yield the path of a temporary file that replaces `path` when the block ends.
 
     After an exception, a crash or a power cut, `path` has its old or its new content, never a mixture.
@@ -83,7 +83,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     Raises:
         VitrailError: If the file cannot be written.
     """
-    with replacing(path, mode) as part:
+    with replace_atomically(path, mode) as part:
         part.write_bytes(data)
 
 

@@ -10,7 +10,7 @@ from vitrail.utils.paths import data_home
 from vitrail.utils.state import State, load, save
 
 
-def remember(kind: str, key: str, compute: Callable[[], State]) -> State:
+def cached(kind: str, key: str, compute: Callable[[], State]) -> State:
     """Return a cached value, or compute and store it.
 
     The file is readable by its owner only, because values may be derived from private images. If it cannot be written,

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from vitrail.utils.atomic import replacing
+from vitrail.utils.atomic import replace_atomically
 from vitrail.utils.errors import Malformed, VitrailError
 
 Tree = Any  # dict (text keys) | list | tuple | tensor | ndarray | bytes | text | number | bool | None
@@ -157,7 +157,7 @@ def save(path: Path, tree: Tree, *, private: bool = False) -> None:
         {'round': 3, 'w': array([1., 1.], dtype=float32)}
     """
     tensors, skeleton = pack(tree)
-    with replacing(path, 0o600 if private else 0o644) as part:
+    with replace_atomically(path, 0o600 if private else 0o644) as part:
         # Only one key of metadata: the library writes several in arbitrary order.
         safetensors.torch.save_file(tensors, part, {_TREE: skeleton})
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.utils.errors import Malformed
-from vitrail.wire import entropy
+from vitrail.wire import range_coder as entropy
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.uint32]

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from vitrail.engines.flower.certificates import make
+from vitrail.engines.flower.certificates import make_certificates
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import public_key, read_key
 
@@ -18,7 +18,7 @@ from vitrail.utils.keys import public_key, read_key
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trial") / "keys"
-    make(folder, ["north", "south"], ["fl.example.org", "10.0.0.7"], days=30)
+    make_certificates(folder, ["north", "south"], ["fl.example.org", "10.0.0.7"], days=30)
     return folder
 
 
@@ -45,7 +45,7 @@ def test_the_server_certificate_is_valid_for_its_names_only(made):
     ):
         assert _handshake(made, made / "north" / "ca.crt", host) == passes, host
     others = made.parent / "others"
-    make(others, ["north"])
+    make_certificates(others, ["north"])
     assert not _handshake(made, others / "north" / "ca.crt", "localhost"), "of another authority"
 
 
@@ -94,18 +94,18 @@ def test_certificates_expire_after_the_given_days(made):
 def test_an_existing_folder_is_not_replaced(made):
     before = {p: p.read_bytes() for p in made.rglob("*") if p.is_file()}
     with pytest.raises(VitrailError, match="never replaced"):
-        make(made, ["north"])
+        make_certificates(made, ["north"])
     assert before == {p: p.read_bytes() for p in made.rglob("*") if p.is_file()}
 
 
 @pytest.mark.parametrize("nodes", [[], ["a", "a"], ["superlink"], ["../x"], ["a/b"], [""], [".hidden"]])
 def test_unsafe_node_names_are_refused(tmp_path, nodes):
     with pytest.raises(VitrailError):
-        make(tmp_path / "keys", nodes)
+        make_certificates(tmp_path / "keys", nodes)
     assert not list(tmp_path.iterdir())
 
 
 def test_an_invalid_host_leaves_no_files(tmp_path):
     with pytest.raises(VitrailError, match="give an IP address"):
-        make(tmp_path / "keys", ["a"], ["no host"])
+        make_certificates(tmp_path / "keys", ["a"], ["no host"])
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.integers import integer_formats
-from vitrail.engines.secagg.server import check_secure
+from vitrail.engines.secagg.server import check_secagg
 from vitrail.engines.secagg.shares import ADVERTISED
 from vitrail.engines.simulation import SimulatedClients
 from vitrail.methods.base import PartSpec, Task
@@ -346,16 +346,16 @@ def test_a_value_beyond_its_declared_limit_does_not_leave_the_client(tmp_path, m
 
 def test_methods_that_cannot_use_secure_aggregation_are_refused_early():
     with pytest.raises(VitrailError, match="note, own of each client"):
-        check_secure(secure(Toy(), 2))
+        check_secagg(secure(Toy(), 2))
     with pytest.raises(VitrailError, match="discriminator, gradient of each client"):
-        check_secure(secure(quick("mdgan"), 2))
+        check_secagg(secure(quick("mdgan"), 2))
     with pytest.raises(VitrailError, match="klms"):
-        check_secure(secure(quick("prism", coding="klms"), 2))
+        check_secagg(secure(quick("prism", coding="klms"), 2))
     for threshold in (1, 2, 6):
         with pytest.raises(VitrailError, match="use 3 to 5"):
-            check_secure(secure(Adds(), threshold))
+            check_secagg(secure(Adds(), threshold))
     for fine in (Adds(), secure(Adds(), 5), secure(Toy(), 0), secure(quick("prism"), 2), secure(quick("fedgan"), 3)):
-        check_secure(fine)
+        check_secagg(fine)
 
 
 def test_a_client_without_images_fails_before_others_depend_on_it(tmp_path):

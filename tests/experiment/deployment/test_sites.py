@@ -8,7 +8,7 @@ import pytest
 
 from tests.experiment.deployment.sites import PATIENCE, Sites
 from tests.experiment.deployment.sockets import listening, only_loopback
-from vitrail.engines.flower.certificates import make
+from vitrail.engines.flower.certificates import make_certificates
 
 pytestmark = pytest.mark.sites
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.sites
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     folder = tmp_path_factory.mktemp("tls")
     keys, others = folder / "keys", folder / "others"
-    make(keys, ["north", "south"])
-    make(others, ["north"])
+    make_certificates(keys, ["north", "south"])
+    make_certificates(others, ["north"])
     with Sites(folder / "run", keys) as sites:
         sites.superlink()
         sites.register("north")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.experiment.deployment.sites import PATIENCE, Sites
 from tests.experiment.deployment.sockets import only_loopback
-from vitrail.engines.flower.certificates import make
+from vitrail.engines.flower.certificates import make_certificates
 from vitrail.models.model_file import load
 from vitrail.privacy.checked_ledger import read_run_ledger
 from vitrail.privacy.statement import check_statement
@@ -75,7 +75,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         "west": (f'server-key="{Key(bytes(32)).public.hex()}"', PLAIN),
         "east": ("", (*PLAIN, "--trusted-entities", str(folder / "trusted.yaml"))),
     }
-    make(keys, list(owners))
+    make_certificates(keys, list(owners))
     (folder / "trusted.yaml").write_text(f"{{fpk_1: '{ED25519}'}}\n")
     with Sites(
         folder / "run",

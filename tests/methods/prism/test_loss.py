@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.federation import digits, federate, quick, shares
-from vitrail.nets.feature_moments import FeatureMoments, class_moments, mix, moment_loss, to_float
+from vitrail.nets.feature_moments import FeatureMoments, class_moments, exponential_average, moment_loss, to_float
 from vitrail.nets.features import load_features
 from vitrail.utils.state import load as load_state
 from vitrail.wire.message import decode
@@ -24,7 +24,7 @@ def test_real_and_fake_moments_equal_a_plain_computation():
     some = digits().train.take(np.arange(70))
     flat = psi.flat(to_float(some.pixels))
     y = torch.from_numpy(some.labels)
-    real = FeatureMoments.of_pictures(psi, some.pixels, some.labels, 10, "cpu")
+    real = FeatureMoments.of_images(psi, some.pixels, some.labels, 10, "cpu")
     fake = class_moments(psi(to_float(some.pixels)), y, 10)
     for c in range(10):
         mean, var = plain_moments(flat, y, c)
@@ -50,7 +50,7 @@ def test_the_loss_is_equation_one():
 def test_classes_without_real_images_add_nothing_to_the_loss():
     psi = load_features("vitrail-fashion")
     threes = digits().train.take(np.flatnonzero(digits().train.labels == 3)[:5])
-    real = FeatureMoments.of_pictures(psi, threes.pixels, threes.labels, 10, "cpu")
+    real = FeatureMoments.of_images(psi, threes.pixels, threes.labels, 10, "cpu")
     layers = [x.clone().requires_grad_() for x in psi(torch.rand(20, 1, 8, 8) * 2 - 1)]
     y = torch.arange(20) % 10
     moment_loss(real, class_moments(layers, y, 10)).backward()
@@ -61,7 +61,7 @@ def test_classes_without_real_images_add_nothing_to_the_loss():
 def test_smoothing_averages_values_but_not_the_gradient_of_the_new_batch():
     old, new = (FeatureMoments(torch.full((1, 2), v), torch.full((1, 2), v), torch.ones(1)) for v in (1.0, 3.0))
     new.first.requires_grad_()
-    mixed = mix(old, new, 0.25)
+    mixed = exponential_average(old, new, 0.25)
     assert mixed.first.tolist() == [[1.5, 1.5]]
     mixed.first.sum().backward()
     assert new.first.grad.tolist() == [[1.0, 1.0]]
@@ -70,7 +70,7 @@ def test_smoothing_averages_values_but_not_the_gradient_of_the_new_batch():
 def test_averages_of_classes_absent_from_a_batch_do_not_change():
     feature = torch.arange(6.0)[:, None]
     first, second = (class_moments([feature[i : i + 3]], torch.arange(i, i + 3), 6) for i in (0, 3))
-    both = mix(first, second, 0.1)
+    both = exponential_average(first, second, 0.1)
     assert both.first.flatten().tolist() == list(range(6))
     assert (both.share > 0).all()
     real = class_moments([feature + 1], torch.arange(6), 6)

@@ -8,8 +8,8 @@ from tests.methods.prism.test_algorithm import first_state, sent_masks
 from vitrail.methods.prism.messages import decode_mask, decode_scores
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state
-from vitrail.wire.entropy import ideal_bytes
 from vitrail.wire.message import decode
+from vitrail.wire.range_coder import ideal_bytes
 from vitrail.wire.scores import levels
 
 

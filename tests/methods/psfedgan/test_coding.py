@@ -24,7 +24,7 @@ from vitrail.privacy.claims import claim
 from vitrail.utils.errors import Malformed
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode
-from vitrail.wire.rounded import rounded
+from vitrail.wire.quantization import quantize
 
 TWO = shares(2)
 both = pytest.mark.parametrize("coding", ["int8", "int4"])
@@ -51,7 +51,7 @@ def test_the_rounded_d_is_published_and_d_u_stays_float32(coding):
         server = method.receive(server, "a", parts)
         published = server["twins"]["a"]["published"]
         own = state["now"]["discriminator"]
-        assert np.array_equal(rows[-1], rounded(own, code.sizes, bits))
+        assert np.array_equal(rows[-1], quantize(own, code.sizes, bits))
         assert np.array_equal(rows[-1], published[-1])
         assert not np.array_equal(rows[-1], own)
         assert len(np.unique(rows[-1][: code.sizes[0]])) <= 2**bits - 1

@@ -14,7 +14,7 @@ from vitrail.data.dataset import Dataset, Images
 from vitrail.data.decode import decode
 from vitrail.data.progress import show_progress
 from vitrail.data.read_request import ReadRequest
-from vitrail.utils.atomic import replacing
+from vitrail.utils.atomic import replace_atomically
 from vitrail.utils.errors import Malformed, VitrailError
 
 _TRAIN, _TEST = "0", "2"  # 1 is the validation part, which is not used
@@ -120,7 +120,7 @@ def _decode_into(cache: Path, packed: zipfile.ZipFile, members: list[zipfile.Zip
     shape = (len(members), 3, request.size, request.size)
     cache.parent.mkdir(parents=True, exist_ok=True)
     # Written, not memory-mapped: on a full disk a write raises an error, a memory map crashes.
-    with replacing(cache) as part, part.open("wb") as out, show_progress(request.progress) as show:
+    with replace_atomically(cache) as part, part.open("wb") as out, show_progress(request.progress) as show:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(out, header)
         for i, member in enumerate(members):

@@ -36,7 +36,7 @@ HOSTS = ("localhost", "127.0.0.1")
 SERVER = "superlink"
 
 
-def make(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 90) -> None:
+def make_certificates(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 90) -> None:
     """Create certificates and keys for a SuperLink and its nodes.
 
     Args:

@@ -39,7 +39,7 @@ from vitrail.utils.keys import SIGNATURE, signed_by
 from vitrail.wire.message import Header, Kind, Message, Part, encode
 
 
-def check_secure(method: Method, per_round: int | None = None) -> None:
+def check_secagg(method: Method, per_round: int | None = None) -> None:
     """Refuse a method or a threshold that secure aggregation does not support.
 
     Args:

@@ -31,7 +31,7 @@ from vitrail.experiment.runner import run_rounds
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import NODES
 from vitrail.privacy.ledger import Ledger
-from vitrail.privacy.run_ledger import asked_by_client
+from vitrail.privacy.run_ledger import requests_by_client
 from vitrail.privacy.statement import read_statement
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import Malformed, VitrailError, printable
@@ -155,7 +155,7 @@ def deliver_model(grid: Grid, roster: Roster, plan: Plan) -> dict[str, int]:
         delivered[client] = len(model)
         try:
             key = roster.signing.client_keys.key_of(client) if roster.signing else None
-            asked = asked_by_client(ledger.entries, plan.clients)[client]
+            asked = requests_by_client(ledger.entries, plan.clients)[client]
             ledger.once(kind="statement", client=client, **read_statement(answer, client, plan.id.hex(), key, asked))
         except Malformed as e:
             print(f"{printable(client)}: {e}; the ledger has no statement of it")

@@ -35,7 +35,7 @@ from vitrail.methods.base import (
     clip_weights,
     is_sendable,
 )
-from vitrail.nets.classifier import classifier, shifted
+from vitrail.nets.classifier import build_classifier, random_shift
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
@@ -101,7 +101,7 @@ class FederatedClassifier(BaseMethod):
 
     def net(self) -> nn.Sequential:
         """Build the classifier, not yet initialized."""
-        return classifier(self.task.shape[0], self.task.classes, NORM)
+        return build_classifier(self.task.shape[0], self.task.classes, NORM)
 
     def load_net(self, vector: NDArray[np.float32]) -> nn.Module:
         """Build the classifier with the weights of a vector, on the task's device."""
@@ -116,8 +116,8 @@ class FederatedClassifier(BaseMethod):
         draw, task = rng.child("draws").torch(), Task(self.task.shape, self.task.classes, 1, 1, device)
         for _ in range(steps):
             pick = torch.randint(len(data), (min(self.batch_size, len(data)),), generator=draw).numpy()
-            x, y = gan.pictures(data, pick, task)
-            yield shifted(x, draw), y
+            x, y = gan.image_batch(data, pick, task)
+            yield random_shift(x, draw), y
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         if not self.task.classes:

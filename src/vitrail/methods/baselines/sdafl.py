@@ -81,15 +81,15 @@ class SdaFl(FederatedClassifier):
         picks = rng.child("real").numpy()
         with one_thread(), torch.enable_grad():
             for _ in range(self.gan_steps):
-                z, _ = gan.latent(self.gan_batch_size, self.latent_dim, task, draw)
+                z, _ = gan.sample_latent(self.gan_batch_size, self.latent_dim, task, draw)
                 pick = picks.choice(len(data), min(self.gan_batch_size, len(data)), replace=False)
                 fake = G(z)
-                gan.step(opt_d, gan.d_loss(D, gan.pictures(data, pick, task), (fake, None)))
+                gan.step(opt_d, gan.d_loss(D, gan.image_batch(data, pick, task), (fake, None)))
                 gan.step(opt_g, gan.g_loss(D(fake), "nonsaturating"))
         G.eval()
         with torch.no_grad():
             sizes = [min(256, self.shared_images - at) for at in range(0, self.shared_images, 256)]
-            images = [pack(G(gan.latent(n, self.latent_dim, task, draw)[0]).cpu(), "uint8") for n in sizes]
+            images = [pack(G(gan.sample_latent(n, self.latent_dim, task, draw)[0]).cpu(), "uint8") for n in sizes]
         return np.concatenate(images)
 
     @torch.no_grad()

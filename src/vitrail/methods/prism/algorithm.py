@@ -47,8 +47,8 @@ from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire import scores
 from vitrail.wire.codecs import Array
-from vitrail.wire.entropy import encode_values
 from vitrail.wire.message import digest
+from vitrail.wire.range_coder import encode_values
 from vitrail.wire.scores import Scores
 
 

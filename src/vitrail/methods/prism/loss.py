@@ -18,13 +18,13 @@ from torch import Tensor
 from vitrail.data.dataset import Images
 from vitrail.methods.base import Task
 from vitrail.methods.prism.gan_loss import GanLoss
-from vitrail.nets.feature_moments import FeatureMoments, class_moments, mix, moment_loss
+from vitrail.nets.feature_moments import FeatureMoments, class_moments, exponential_average, moment_loss
 from vitrail.nets.features import Features, load_features, parse_layers
 from vitrail.nets.pretrained import weights_digest
 from vitrail.privacy.feature_sums import Summary, class_sums, estimate, noised, raw_loss
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import Source
-from vitrail.utils.cache import remember
+from vitrail.utils.cache import cached
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
@@ -51,11 +51,11 @@ def build_loss(p: Prism, data: Images, rng: Rng, state: State) -> Loss:
     classes, device = p.task.classes, p.task.device
     if p.loss == "gan":
         child = rng.child("adversary")
-        return GanLoss(data, labels_of(data, classes), classes, p.batch_size, device, child, state)
+        return GanLoss(data, class_labels(data, classes), classes, p.batch_size, device, child, state)
     weight = p.smoothing if p.moment_averaging == "exponential" else 1.0
     if p.privacy == "moments":
         return released_loss(p, data, p.source(rng.child("moments")), weight, state)
-    psi, psi_digest = public_features(p.features, p.layers, device)
+    psi, psi_digest = load_public_features(p.features, p.layers, device)
     real = real_moments(psi, psi_digest, data, classes, device, p.batch_size)
     if p.moment_averaging == "adam":
         return AdamMovingAverage(psi, real, p.ama_lr, state)
@@ -92,7 +92,7 @@ class AveragedMoments:
         fake = self.measure(fakes, y)
         self.batches += 1
         if self.smooth is not None:
-            fake = mix(self.smooth, fake, max(self.weight, 1 / self.batches))
+            fake = exponential_average(self.smooth, fake, max(self.weight, 1 / self.batches))
         self.smooth = fake.detach() if self.weight < 1 else None
         return self.distance(self.real, fake)
 
@@ -142,7 +142,7 @@ class AdamMovingAverage:
 
 
 @cache
-def public_features(name: str, layers: str, device: str) -> tuple[Features, str]:
+def load_public_features(name: str, layers: str, device: str) -> tuple[Features, str]:
     """Return the public, frozen network ψ and a digest of its weights; loaded once per process.
 
     Args:
@@ -157,18 +157,18 @@ def public_features(name: str, layers: str, device: str) -> tuple[Features, str]
 
 def real_moments(psi: Features, psi_digest: str, data: Images, classes: int, device: str, few: int) -> FeatureMoments:
     """Return mean and variance of ψ over a client's images by class, cached by content if there are more than `few`."""
-    labels, kinds = labels_of(data, classes), max(classes, 1)
+    labels, kinds = class_labels(data, classes), max(classes, 1)
 
     def compute() -> State:
-        return FeatureMoments.of_pictures(psi, data.pixels, labels, kinds, device).tree()
+        return FeatureMoments.of_images(psi, data.pixels, labels, kinds, device).tree()
 
     if len(data) <= few:  # faster to compute than to read
         return FeatureMoments.from_tree(compute(), device)
     key = f"{psi_digest} {psi.layers} {kinds} {data.digest()}"
-    return FeatureMoments.from_tree(remember("moments", key, compute), device)
+    return FeatureMoments.from_tree(cached("moments", key, compute), device)
 
 
-def labels_of(data: Images, classes: int) -> NDArray[np.int64]:
+def class_labels(data: Images, classes: int) -> NDArray[np.int64]:
     """Return a client's labels; zeros if the run has no classes.
 
     Args:
@@ -196,29 +196,29 @@ class ReleaseMethod(Protocol):
     def mechanism(self) -> Mechanism | None: ...
 
 
-def summary_of(m: ReleaseMethod) -> Summary:
+def feature_summary(m: ReleaseMethod) -> Summary:
     """Return the description of what is summed of each image."""
-    psi, _ = public_features(m.features, m.layers, m.task.device)
+    psi, _ = load_public_features(m.features, m.layers, m.task.device)
     return Summary(psi, m.pool_size, m.task.shape)
 
 
 def feature_sums(m: ReleaseMethod, data: Images) -> NDArray[np.int64]:
     """Return a client's sums before noise, cached by the content of its images."""
-    summary, classes = summary_of(m), m.task.classes
+    summary, classes = feature_summary(m), m.task.classes
     kinds = max(classes, 1)
 
     def compute() -> State:
-        return {"sums": class_sums(summary, data.pixels, labels_of(data, classes), kinds)}
+        return {"sums": class_sums(summary, data.pixels, class_labels(data, classes), kinds)}
 
-    _, psi_digest = public_features(m.features, m.layers, m.task.device)
-    sums: NDArray[np.int64] = remember("sums", f"2 {psi_digest} {summary.key} {kinds} {data.digest()}", compute)["sums"]
+    _, psi_digest = load_public_features(m.features, m.layers, m.task.device)
+    sums: NDArray[np.int64] = cached("sums", f"2 {psi_digest} {summary.key} {kinds} {data.digest()}", compute)["sums"]
     return sums
 
 
 def released_loss(m: ReleaseMethod, data: Images, source: Source, weight: float, state: State) -> AveragedMoments:
     """Return the loss against moments that the client noises in its first round and then stores."""
     assert m.mechanism is not None  # noqa: S101
-    sigma = m.mechanism.sigma * summary_of(m).grid
+    sigma = m.mechanism.sigma * feature_summary(m).grid
     sums = state["released"] if state else noised(feature_sums(m, data), sigma, source)
     return match_released_sums(m, sums, sigma, weight, {"released": sums})
 
@@ -227,6 +227,6 @@ def match_released_sums(
     m: ReleaseMethod, sums: NDArray[Any], sigma: float, weight: float, stored: State
 ) -> AveragedMoments:
     """Return the loss against released sums with noise of this σ."""
-    summary, kinds = summary_of(m), max(m.task.classes, 1)
+    summary, kinds = feature_summary(m), max(m.task.classes, 1)
     real = estimate(summary, sums.astype(np.float64), sigma, m.task.device)
     return AveragedMoments(lambda x, y: summary.moments(x, y, kinds), raw_loss, real, weight, stored)

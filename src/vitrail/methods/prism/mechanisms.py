@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vitrail.privacy.accounting import amplified
-from vitrail.privacy.feature_sums import sensitivity, why
+from vitrail.privacy.feature_sums import sensitivity, sensitivity_reason
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.noise import Source, gaussian
 from vitrail.utils.errors import VitrailError
@@ -34,7 +34,9 @@ def build_mechanism(p: Prism) -> Mechanism:
     if p.privacy == "moments":
         kinds = max(p.task.classes, 1)
         leaves = "masks (and scores, with alpha), all computed from noised sums of features"
-        return Mechanism("moments", "example", "replace one", sensitivity(kinds), why(kinds), one, True, leaves, LOCAL)
+        return Mechanism(
+            "moments", "example", "replace one", sensitivity(kinds), sensitivity_reason(kinds), one, True, leaves, LOCAL
+        )
     if p.privacy == "mask-update":
         C = p.max_update_norm
         bounded = f"the change of θ is scaled to norm {C:g}, so two such changes differ by at most {2 * C:g}"

@@ -19,9 +19,9 @@ from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire import scores
 from vitrail.wire.codecs import Array
-from vitrail.wire.entropy import decode, decode_values, encode, encode_values
 from vitrail.wire.klms import Klms, stream_of, with_stream
 from vitrail.wire.message import NO_BASE
+from vitrail.wire.range_coder import decode, decode_values, encode, encode_values
 from vitrail.wire.scores import Scores
 
 if TYPE_CHECKING:

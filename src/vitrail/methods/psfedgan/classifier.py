@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.base import Task
-from vitrail.nets.classifier import classifier, shifted
+from vitrail.nets.classifier import build_classifier, random_shift
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.nets.mixture import Mixture
 from vitrail.utils.determinism import one_thread
@@ -35,7 +35,7 @@ def draw_batch(
     x = x.nan_to_num()  # a client's G may overflow for a few z
     if real is not None and n_real:
         pick = torch.randint(len(real), (n_real,), generator=draw).numpy()
-        x_real, y_real = gan.pictures(real, pick, Task(task.shape, task.classes, 1, 1))
+        x_real, y_real = gan.image_batch(real, pick, Task(task.shape, task.classes, 1, 1))
         x, y = torch.cat([x, x_real]), y if y_real is None else torch.cat([y, y_real])
     return x, y
 
@@ -59,13 +59,13 @@ def train_classifier(
     draw = rng.child("draws").torch()
     with one_thread(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.child("network").seed())  # torch's initialization and dropout use the global state
-        C = classifier(task.shape[0], task.classes)
+        C = build_classifier(task.shape[0], task.classes)
         optimizer = torch.optim.AdamW(C.parameters(), weight_decay=0.05)
         if state is not None:
             from_vector(C, state["network"])
-            gan.restore(optimizer, state["adam"])
+            gan.load_optimizer_state(optimizer, state["adam"])
         for step in steps:
             x, y = draw_batch(draw)
             optimizer.param_groups[0]["lr"] = learning_rate(step / total)
-            gan.step(optimizer, F.cross_entropy(C(shifted(x, draw)), y, label_smoothing=0.05))
+            gan.step(optimizer, F.cross_entropy(C(random_shift(x, draw)), y, label_smoothing=0.05))
     return {"network": to_vector(C), "adam": optimizer.state_dict()["state"]}

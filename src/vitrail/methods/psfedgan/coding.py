@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.utils.errors import Malformed
-from vitrail.wire import deltas, rounded
+from vitrail.wire import deltas
+from vitrail.wire import quantization as rounded
 from vitrail.wire.codecs import Array
 
 Floats = NDArray[np.float32]
@@ -24,7 +25,7 @@ class Coding:
 
     def round(self, vector: Floats) -> Floats:
         """Return D as the receiver decodes it."""
-        return rounded.rounded(vector, self.sizes, BITS[self.name]) if self.name in BITS else vector
+        return rounded.quantize(vector, self.sizes, BITS[self.name]) if self.name in BITS else vector
 
     def encode(self, rows: Floats, context: Floats | None) -> Array:
         """Encode every step's D, one row per step, given the rows that the receiver already has."""

@@ -21,11 +21,11 @@ from vitrail.methods import gan
 from vitrail.methods.base import Model, PartSpec, Sums
 from vitrail.methods.private import PrivateMethod
 from vitrail.methods.psfedgan.classifier import draw_batch, train_classifier
-from vitrail.nets.classifier import classifier
+from vitrail.nets.classifier import build_classifier
 from vitrail.nets.dcgan import DcganGenerator
-from vitrail.nets.discriminators import discriminator
+from vitrail.nets.discriminators import build_discriminator
 from vitrail.nets.flat import from_vector
-from vitrail.nets.mixture import Mixture, knows
+from vitrail.nets.mixture import Mixture, known_classes
 from vitrail.privacy import dpsgd
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.errors import Malformed, VitrailError
@@ -106,7 +106,7 @@ class LocalGan(PrivateMethod):
 
     def discriminator(self, name: str) -> nn.Module:
         """Build the discriminator that a message names, such as "dcgan:16"."""
-        return discriminator(name, self.task.shape, self.task.classes)
+        return build_discriminator(name, self.task.shape, self.task.classes)
 
     @property
     def architecture(self) -> str:
@@ -271,18 +271,18 @@ class LocalGan(PrivateMethod):
     def mixture(self, server: State) -> Mixture:
         """Build one generator from all clients' G."""
         generators, labels = self._generators(server)
-        return Mixture(generators, self.latent_dim, knows(labels, self.task.classes))
+        return Mixture(generators, self.latent_dim, known_classes(labels, self.task.classes))
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """Return the mixture of all G, and C_l once it is trained; with a client's state, that client's G."""
         if client is not None:
-            return gan.product(client["now"]["generator"], self.task, self.width, self.latent_dim)
+            return gan.generator_model(client["now"]["generator"], self.task, self.width, self.latent_dim)
         generators, labels = self._generators(server)
         about = {"shape": list(self.task.shape), "classes": self.task.classes}
         tree = {**about, "width": self.width, "z": self.latent_dim, "labels": labels}
         models = {"generator": Model("mixture", {**tree, "parts": [G.state_dict() for G in generators]})}
         if server["classifier"] is not None:
-            C = from_vector(classifier(self.task.shape[0], self.task.classes), server["classifier"]["network"])
+            C = from_vector(build_classifier(self.task.shape[0], self.task.classes), server["classifier"]["network"])
             real = server["real"] if self.real_fraction else None
             unprotected = f"the {len(real['pixels'])} images that the server itself has" if real else ""
             models["classifier"] = Model("classifier", {**about, "weights": C.state_dict()}, unprotected)

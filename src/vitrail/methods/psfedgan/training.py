@@ -66,12 +66,12 @@ def train_discriminator(run: LocalGan, D: Trained, data: Images, fakes: gan.Batc
     net, optimizer = D
     if run.mechanism is None:
         pick = rng.child("real").numpy().choice(len(data), min(run.batch_size, len(data)), replace=False)
-        loss = gan.d_loss(net, gan.pictures(data, pick, run.task), fakes)
+        loss = gan.d_loss(net, gan.image_batch(data, pick, run.task), fakes)
         gan.step(optimizer, loss)
         check_finite(net)
         return float(loss.detach())
     source = run.source(rng.child("noise"))
-    real = gan.pictures(data, dpsgd.poisson(source, len(data), run.sample_rate), run.task)
+    real = gan.image_batch(data, dpsgd.poisson_sample(source, len(data), run.sample_rate), run.task)
     total = dpsgd.private_sum(net, loss_on_real, real, run.max_grad_norm, run.mechanism.sigma, source)
     total += dpsgd.clipped_sum(net, loss_on_fakes, (fakes[0].detach(), fakes[1]), run.max_grad_norm)
     dpsgd.set_gradient(net, total / run.batch_size)  # a public constant: the number of images drawn is private

@@ -1,4 +1,4 @@
-"""Kind `classifier`: ordinary weights of the small classifier."""
+"""Kind `build_classifier`: ordinary weights of the small classifier."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.models.kinds import STORED, ModelKind
-from vitrail.nets.classifier import classifier
+from vitrail.nets.classifier import build_classifier
 
 
 class ClassifierKind(ModelKind):
@@ -18,7 +18,7 @@ class ClassifierKind(ModelKind):
 
     @classmethod
     def network(cls, tree: dict[str, Any]) -> nn.Module:
-        return classifier(tree["shape"][0], tree["classes"], tree.get("norm", "batch"))
+        return build_classifier(tree["shape"][0], tree["classes"], tree.get("norm", "batch"))
 
     @classmethod
     def batch_norm(cls, tree: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from vitrail.models.kinds import ModelKind
 from vitrail.models.kinds.seeded import RECOMPUTED, check_seeded, seeded_network, statistics_inputs
 from vitrail.nets.masked import Ensemble
 from vitrail.wire import scores
-from vitrail.wire.entropy import decode_values
+from vitrail.wire.range_coder import decode_values
 
 
 class EnsembleKind(ModelKind):

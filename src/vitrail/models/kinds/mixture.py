@@ -8,7 +8,7 @@ from torch import nn
 
 from vitrail.models.kinds import ModelKind
 from vitrail.models.kinds.dcgan import DcganKind
-from vitrail.nets.mixture import Mixture, knows
+from vitrail.nets.mixture import Mixture, known_classes
 from vitrail.utils.errors import Malformed
 
 
@@ -31,7 +31,7 @@ class MixtureKind(ModelKind):
     @classmethod
     def build(cls, tree: dict[str, Any]) -> nn.Module:
         parts = [DcganKind.build({**tree, "weights": weights}) for weights in tree["parts"]]
-        return Mixture(parts, tree["z"], knows(tree["labels"], tree["classes"])).eval()
+        return Mixture(parts, tree["z"], known_classes(tree["labels"], tree["classes"])).eval()
 
     @classmethod
     def largest_part(cls, net: nn.Module, stored: int) -> tuple[nn.Module, int]:

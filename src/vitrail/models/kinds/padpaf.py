@@ -10,7 +10,7 @@ from torch import nn
 from vitrail.models.kinds import ModelKind
 from vitrail.models.kinds.seeded import RECOMPUTED, statistics_inputs
 from vitrail.models.limits import check_activation, check_integer, check_tensors
-from vitrail.nets.content_style import ContentStyleGenerator, parts_of
+from vitrail.nets.content_style import ContentStyleGenerator, build_content_and_style
 from vitrail.nets.masked import recalibrate
 
 
@@ -23,7 +23,7 @@ class PadpafKind(ModelKind):
     def check(cls, tree: dict[str, Any]) -> int:
         for name in ("width", "latent", "style_depth"):
             check_integer(tree, name)
-        content, style = parts_of(tree)
+        content, style = build_content_and_style(tree)
         size = check_tensors(content, tree["content"])
         if "style" in tree:
             size += check_tensors(style, tree["style"])
@@ -33,7 +33,7 @@ class PadpafKind(ModelKind):
     @classmethod
     def build(cls, tree: dict[str, Any]) -> nn.Module:
         with torch.device("meta"):  # a model without a style does not store the weights that a style would have
-            content, style = parts_of(tree)
+            content, style = build_content_and_style(tree)
         content.to_empty(device="cpu").load_state_dict(tree["content"])
         if "style" in tree:
             style.to_empty(device="cpu").load_state_dict(tree["style"])

@@ -19,7 +19,7 @@ from vitrail.models.limits import (
     largest_activation,
     shown,
 )
-from vitrail.nets.generators import GENERATORS, build
+from vitrail.nets.generators import GENERATORS, build_generator
 from vitrail.utils.errors import Malformed, nearest
 from vitrail.utils.rng import Rng
 
@@ -36,7 +36,7 @@ def seeded_network(tree: Mapping[str, Any]) -> Any:
     if not isinstance(name, str) or name not in GENERATORS:
         near = nearest(name[:60], GENERATORS) if isinstance(name, str) else "expected text"
         raise Malformed(f"its generator {shown(name)} is not registered; {near}. If it is of a plugin, {REMEDY}")
-    return build(name, tuple(tree["shape"]), tree["classes"], tree["width"])
+    return build_generator(name, tuple(tree["shape"]), tree["classes"], tree["width"])
 
 
 def fewest_coded_bytes(tree: Mapping[str, Any]) -> int:

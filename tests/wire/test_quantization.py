@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from tests.wire.test_deltas import ODD, bits, walk
 from vitrail.utils.errors import Malformed, VitrailError
-from vitrail.wire.rounded import decode, encode, rounded
+from vitrail.wire.quantization import decode, encode, quantize
 
 SIZES = (1500, 20, 480)
 
 
 def as_read(rows, sizes, width):
-    return np.stack([rounded(row, sizes, width) for row in rows])
+    return np.stack([quantize(row, sizes, width) for row in rows])
 
 
 @settings(max_examples=60, deadline=None)
@@ -31,7 +31,7 @@ def test_the_receiver_decodes_the_vector_that_the_sender_expects(width, steps, s
 def test_each_tensor_is_quantized_as_by_torch_with_the_same_scale(width, most):
     """Ties may differ, because torch multiplies by one over the scale."""
     row = walk(1)[0]
-    found = rounded(row, SIZES, width)
+    found = quantize(row, SIZES, width)
     for mine, own in zip(np.split(found, np.cumsum(SIZES)[:-1]), np.split(row, np.cumsum(SIZES)[:-1]), strict=True):
         scale = float(np.abs(own).max() / np.float32(most))
         theirs = torch.fake_quantize_per_tensor_affine(torch.from_numpy(own), scale, 0, -most, most).numpy()

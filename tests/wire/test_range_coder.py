@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from vitrail.utils.errors import Malformed
-from vitrail.wire.entropy import decode, decode_values, encode, encode_values, ideal_bytes
+from vitrail.wire.range_coder import decode, decode_values, encode, encode_values, ideal_bytes
 
 
 @given(data=st.data(), n=st.integers(0, 400), alphabet=st.integers(2, 40), levels=st.integers(1, 12))

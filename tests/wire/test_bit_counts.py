@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.wire.bits import BitCounts
+from vitrail.wire.bit_counts import BitCounts
 
 
 @settings(deadline=None, max_examples=40)

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.utils.errors import Malformed, VitrailError
-from vitrail.wire import entropy
+from vitrail.wire import range_coder as entropy
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
 
 
-def rounded(row: Floats, sizes: Sequence[int], bits: int) -> Floats:
+def quantize(row: Floats, sizes: Sequence[int], bits: int) -> Floats:
     """Return a vector as its receiver decodes it.
 
     Args:

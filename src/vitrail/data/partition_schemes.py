@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 import numpy as np
 
 from vitrail.data.partition_request import Indices, PartitionRequest
@@ -24,60 +21,37 @@ def bootstrap(request: PartitionRequest) -> list[Indices]:
 
 def shards(request: PartitionRequest) -> list[Indices]:
     """Sort by label, cut into N shards per client and assign them at random (McMahan et al.; PRISM: N = 4)."""
-    from flwr_datasets.partitioner import ShardPartitioner
-
     n = request.clients * request.spec.count
     if n > len(request.pool):
         most = len(request.pool) // request.clients
         raise request.refuse(f"{n:,} shards for {len(request.pool):,} images; use at most shards:{most}")
     by_label = np.lexsort((request.rng.random(len(request.pool)), request.labels()))
-    cut = np.array_split(request.pool[by_label], n)
-    # flwr-datasets drops the images that do not fill the last shard. So the shards are cut here, with sizes that
-    # differ by at most one, and flwr-datasets assigns rows that represent them.
-    partitioner = ShardPartitioner(
-        request.clients, "shard", num_shards_per_partition=request.spec.count, shard_size=1, seed=_seed(request.rng)
-    )
-    return [
-        np.concatenate([cut[i] for i in rows]) for rows in _assign(partitioner, request.clients, "shard", np.arange(n))
-    ]
+    cut = np.array_split(request.pool[by_label], n)  # sizes differ by at most one
+    draw = np.random.default_rng(_seed(request.rng))
+    assigned = draw.permutation(n).reshape(request.clients, -1).tolist()
+    for rows in assigned:
+        draw.shuffle(rows)
+    return [np.concatenate([cut[i] for i in rows]) for rows in assigned]
 
 
 def dirichlet(request: PartitionRequest) -> list[Indices]:
     """Divide each label in proportions drawn from Dirichlet(α); a small α leaves clients without images."""
-    from flwr_datasets.partitioner import DirichletPartitioner
-
     kind = request.attribute().astype(np.int64) if request.spec.attribute else request.labels()
-    # flwr-datasets assigns consecutive images of a label to a client; shuffled first, they are a random set. It also
-    # rounds the cuts between clients down, so that with a small α the last client gets a few images of every label.
-    # So each image is two rows and belongs to the client that gets the first: this rounds to the nearest.
     order = request.rng.permutation(len(request.pool))
-    # No minimum size: with a small α it is never reached, and flwr-datasets stops after ten draws.
-    partitioner = DirichletPartitioner(
-        request.clients,
-        "kind",
-        alpha=request.spec.number,
-        min_partition_size=0,
-        shuffle=False,
-        seed=_seed(request.rng),
-    )
-    assigned = _assign(partitioner, request.clients, "kind", np.repeat(kind[order], 2))
-    return [request.pool[order[rows[rows % 2 == 0] // 2]] for rows in assigned]
+    draw = np.random.default_rng(_seed(request.rng))
+    alpha = np.full(request.clients, request.spec.number)
+    found: list[list[Indices]] = [[] for _ in range(request.clients)]
+    for label in np.unique(kind):
+        images = request.pool[order[kind[order] == label]]
+        ends = np.cumsum(draw.dirichlet(alpha)) * (2 * len(images))
+        cuts = (ends.astype(int)[:-1] + 1) // 2  # to the nearest image: a client with a tiny proportion gets none
+        for client, part in zip(found, np.split(images, cuts), strict=True):
+            client.append(part)
+    return [np.concatenate(parts) for parts in found]
 
 
 def _seed(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
-
-
-def _assign(partitioner: Any, clients: int, column: str, values: Indices) -> list[Indices]:
-    """Return the row numbers that a partitioner of flwr-datasets assigns to each client."""
-    import datasets
-
-    rows = np.arange(len(values))
-    partitioner.dataset = datasets.Dataset.from_dict({column: values, "row": rows})
-    with warnings.catch_warnings():
-        # Raised by datasets' use of pyarrow.
-        warnings.filterwarnings("ignore", category=FutureWarning, module="pyarrow")
-        return [np.asarray(partitioner.load_partition(i)[:]["row"], np.int64) for i in range(clients)]
 
 
 def classes(request: PartitionRequest) -> list[Indices]:

@@ -27,10 +27,7 @@ def shards(request: PartitionRequest) -> list[Indices]:
         raise request.refuse(f"{n:,} shards for {len(request.pool):,} images; use at most shards:{most}")
     by_label = np.lexsort((request.rng.random(len(request.pool)), request.labels()))
     cut = np.array_split(request.pool[by_label], n)  # sizes differ by at most one
-    draw = np.random.default_rng(_seed(request.rng))
-    assigned = draw.permutation(n).reshape(request.clients, -1).tolist()
-    for rows in assigned:
-        draw.shuffle(rows)
+    assigned = np.random.default_rng(_seed(request.rng)).permutation(n).reshape(request.clients, -1)
     return [np.concatenate([cut[i] for i in rows]) for rows in assigned]
 
 

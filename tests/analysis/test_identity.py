@@ -69,7 +69,7 @@ def test_identities_are_read_from_the_file_which_is_optional(celeba, tmp_path, m
     assert data.test.identities.tolist() == [7 + i % PEOPLE for i in range(60)]
     assert data.train.take(np.array([2, 0])).identities.tolist() == [102, 100]
     (celeba / "identity_CelebA.txt").write_text("000001.jpg x\n")
-    with pytest.raises(Malformed, match="the number of a person"):
+    with pytest.raises(Malformed, match="an identity number"):
         load("celeba", size=16)
     (celeba / "identity_CelebA.txt").write_text("000001.jpg 4\n")
     with pytest.raises(Malformed, match=r"no line for 000002\.jpg"):

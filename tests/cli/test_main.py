@@ -67,7 +67,7 @@ def test_samples_are_a_grid_or_arrays(run, tmp_path):
     [
         (["run", "prsm"], "did you mean prism?"),
         (["run", "prism", "clients"], "key=value"),
-        (["resume", "nowhere"], "holds no run"),
+        (["resume", "nowhere"], "has no run"),
         (["sample", "nowhere"], "no model at"),
         (["run", "prism", "data=npz:/nowhere.npz"], "nowhere.npz"),
         (["evaluate", "nowhere"], "no model at"),

@@ -28,8 +28,8 @@ size = 8
 clients = 2
 rounds = 2
 width = 4
-z = 8
-batch = 256
+latent_dim = 8
+batch_size = 256
 workers = 1
 
 [[runs]]
@@ -70,7 +70,7 @@ def test_every_run_is_played_in_each_setting_and_says_so_in_its_name(tmp_path):
     ["fedavg, fedprox"]
     rounds = 3
     [fedprox]
-    mu = 0.5
+    prox_mu = 0.5
     [each]
     "one class" = {partition = "classes:1", clients = 10}
     "IID" = {partition = "iid"}
@@ -88,7 +88,7 @@ def test_every_run_is_played_in_each_setting_and_says_so_in_its_name(tmp_path):
     assert [e.settings.partition for e in found] == ["classes:1", "classes:1", "iid", "iid"]
     assert [e.settings.clients for e in found] == [10, 5, 4, 5], "a run's own word counts most"
     assert [e.settings.rounds for e in found] == [3, 3, 3, 3], "a method's table counts more than what all have"
-    assert [getattr(e.settings, "mu", None) for e in found] == [None, 0.5, None, 0.5]
+    assert [getattr(e.settings, "prox_mu", None) for e in found] == [None, 0.5, None, 0.5]
 
 
 def test_a_file_of_several_runs_is_no_single_run(file):

@@ -360,7 +360,7 @@ def test_a_run_can_start_from_an_earlier_one(unbroken, tmp_path):
         begun = prepare(run.settings).method.server_init(Rng((0,)), None, earlier)
         assert begun
         assert all(same(value, earlier[name]) for name, value in begun.items() if name not in ("initial", "told"))
-        assert run.settings.start == str(unbroken[method])
+        assert run.settings.init_from == str(unbroken[method])
 
 
 def test_starting_from_an_earlier_run_changes_where_it_ends(unbroken, tmp_path):

@@ -192,5 +192,5 @@ def test_a_generator_with_infinite_images_is_refused_and_the_last_one_stays(tmp_
         return encode(replace(m, parts=tuple(bad))) if client == HOSTILE else reply
 
     after, (result,), _ = federate(method, tmp_path, rounds=1, fed=fed, spoil=spoil)
-    assert result.excluded == {HOSTILE: "reply refused: its G makes images that are not finite"}
+    assert result.excluded == {HOSTILE: "reply refused: the client's G generates images that are not finite"}
     assert same(after.server["users"][HOSTILE], fed.server["users"][HOSTILE])

@@ -77,7 +77,7 @@ def test_the_command_line_prints_a_line_a_client_and_keeps_them(run, columns):
     kept = json.loads((run / "clients.json").read_text())
     assert [c["name"] for c in kept["columns"]] == ["invert", "blur"]
     assert kept["columns"][0]["measures"][0]["value"] == pytest.approx(columns[0].measures[0].value)
-    for words, says in ((["--best"], "leave the other options out"), (["--metrics", "oracle"], "not oracle")):
+    for words, says in ((["--best"], "remove --data, --best and --ensemble"), (["--metrics", "oracle"], "not oracle")):
         refused = CliRunner().invoke(app, ["evaluate", str(run), "--clients", *words])
         assert isinstance(refused.exception, VitrailError)
         assert says in str(refused.exception)

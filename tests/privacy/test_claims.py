@@ -44,7 +44,7 @@ def test_in_a_deployment_noise_comes_from_the_operating_system_by_default(tmp_pa
     assert settings.noise_source == "os"
     found = opening_claim(deployment_plan(settings, FACTS))
     assert (found["private"], found["simulated"]) == (True, False)
-    assert found["trust"].startswith("nobody: ")
+    assert found["trust"].startswith("no one: ")
 
 
 def test_a_deployment_with_noise_from_the_seed_is_not_private(tmp_path):

@@ -97,7 +97,7 @@ def test_after_a_restart_no_round_is_recorded_twice(tmp_path):
     class Killed(Exception):
         pass
 
-    class Watch:
+    class Stop(vitrail.Callback):
         def on_run_start(self, *_): ...
         def on_reply(self, outcome):
             if outcome.round == 1 and len(outcome.replied) == 2:
@@ -107,7 +107,7 @@ def test_after_a_restart_no_round_is_recorded_twice(tmp_path):
         def on_run_end(self, *_): ...
 
     with pytest.raises(Killed):
-        vitrail.train("prism", privacy="mask-update", epsilon=9.8, rounds=3, eval_every=0, callbacks=[Watch()],
+        vitrail.train("prism", privacy="mask-update", epsilon=9.8, rounds=3, eval_every=0, callbacks=[Stop()],
                       out=str(tmp_path / "run"), **SMALL)  # fmt: skip
     assert [e["kind"] for e in read(tmp_path / "run/ledger.json")] == ["opening", "round", "round"]
     run = vitrail.resume(tmp_path / "run")

@@ -26,7 +26,7 @@ def test_a_finished_run_of_0_1_0_that_is_resumed_has_one_closing_entry(run):
     assert kinds.count("closing") == 1
 
 
-class Stops:
+class Stops(vitrail.Callback):
     """Interrupts a run after its second round."""
 
     def on_run_start(self, *_): ...

@@ -149,7 +149,7 @@ def test_a_reply_changed_in_transit_is_excluded(tmp_path):
             method, tmp_path / str(len(short)) / "s", FIVE, 1,
             up=lambda c, t, b, short=short: short if c == "client-2" else b,
         )  # fmt: skip
-        assert "not a message and its signature" in outcomes[0].excluded["client-2"]
+        assert "expected a message and a signature" in outcomes[0].excluded["client-2"]
 
 
 def test_a_reply_to_another_request_is_excluded(tmp_path):

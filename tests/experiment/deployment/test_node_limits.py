@@ -19,7 +19,7 @@ from vitrail.wire.message import Header, Kind, Message, decode, encode, make_par
 
 
 @pytest.mark.parametrize(
-    "demand", [{"max-epsilon": 1.0}, {"accept": "moments"}, {"require-secure": True}, {"budget": 2.0}]
+    "demand", [{"max-epsilon": 1.0}, {"accept": "moments"}, {"require-secagg": True}, {"budget": 2.0}]
 )
 def test_a_policy_is_checked_before_an_image_is_decoded(plan, tmp_path, demand):
     folder = images(tmp_path / "images", "normal")
@@ -92,7 +92,7 @@ def test_a_refusal_contains_no_number_and_no_name(plan, tmp_path, capfd):
         assert refused.value.public == "refused: privacy budget used up"
     assert not (tmp_path / "node" / "runs" / later.id).exists()
     own = (tmp_path / "node" / "refusals.log").read_text()
-    assert own.count("for 'scans of ward 7' is used up to 2.9") == 2
+    assert own.count("for 'scans of ward 7' is spent up to 2.9") == 2
     assert "scans of ward 7" in capfd.readouterr().err
     assert (tmp_path / "node" / "refusals.log").stat().st_mode & 0o077 == 0
 

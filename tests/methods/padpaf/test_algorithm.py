@@ -342,7 +342,7 @@ def test_a_model_is_joined_with_a_clients_private_file(name, tmp_path):
     assert fixed(joined, content=1).sample(2).shape == (2, 1, 8, 8)
     drawn = CliRunner().invoke(app, ["sample", str(model), "--client", str(private), "-o", str(tmp_path / "g.png")])
     assert drawn.exit_code == 0, drawn.output
-    with pytest.raises(VitrailError, match="holds no style"):
+    with pytest.raises(VitrailError, match="has no style"):
         load_joined(model, model)
     save_model(model, Model("padpaf", _tree(model)), (), {"run": "another"})
     with pytest.raises(VitrailError, match="of another run"):

@@ -368,7 +368,7 @@ def test_a_client_stores_the_agreed_state_until_the_next_is_acknowledged(tmp_pat
         ({"architecture": b"dcgan:5"}, "expected 2 times"),
         ({"generation": np.array([3])}, "generation 3"),
         ({"labels": np.zeros(10)}, "no label"),
-        ({"key": bytes(32)}, "no public key"),
+        ({"key": bytes(32)}, "is not a public key"),
         ({"seed": np.array([1], np.uint64)}, "differs"),
         ({"digest": bytes(32)}, "differs"),
     ],

@@ -24,6 +24,7 @@ def assigned(partitioner, clients, column, values):
 def test_shards_are_assigned_as_by_flwr_datasets(digits, clients, count):
     found = partition(f"shards:{count}", digits, clients, np.random.default_rng(7))
     draw, n = np.random.default_rng(7), clients * count
+    draw.permutation(len(digits.train))  # the server's fraction
     cut = np.array_split(np.lexsort((draw.random(len(digits.train)), digits.train.labels)), n)
     dealer = ShardPartitioner(
         clients, "shard", num_shards_per_partition=count, shard_size=1, seed=int(draw.integers(2**31))
@@ -38,6 +39,7 @@ def test_shards_are_assigned_as_by_flwr_datasets(digits, clients, count):
 def test_dirichlet_proportions_are_those_of_flwr_datasets(digits, clients, alpha):
     found = partition(f"dirichlet:{alpha}", digits, clients, np.random.default_rng(7))
     draw = np.random.default_rng(7)
+    draw.permutation(len(digits.train))  # the server's fraction
     order = draw.permutation(len(digits.train))
     divider = DirichletPartitioner(
         clients, "kind", alpha=alpha, min_partition_size=0, shuffle=False, seed=int(draw.integers(2**31))

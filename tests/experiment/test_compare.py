@@ -180,7 +180,7 @@ def test_the_csv_has_every_measure_of_every_seed(played):
 
 def test_a_second_time_nothing_is_trained_or_measured(played, monkeypatch):
     folder, before = played
-    for name in ("begin", "resume", "evaluate_stored"):
+    for name in ("start_run", "resume", "evaluate_stored"):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("did it again"))
     again = entries([str(folder / "both.toml")], {"workers": 2, "grids": 1})  # what changes no bit does not count
     compare(again, [0, 1], folder / "out", ASKED, lambda *_: Callback())
@@ -232,7 +232,7 @@ def test_all_runs_are_measured_by_one_network_that_none_was_trained_against(file
     assert ruler("auto") == ruler("vitrail-fashion") == {"digits": "vitrail-cifar"}
     assert ruler("vitrail-cifar") == {"digits": "vitrail-fashion"}
     both = [*entries(["prism"], {"features": "vitrail-cifar"}), *entries(["prism"], {"features": "vitrail-fashion"})]
-    with pytest.raises(VitrailError, match="measure it by fid"):
+    with pytest.raises(VitrailError, match="use fid"):
         check(both, [], tmp_path, EvalConfig())
 
 

@@ -113,7 +113,7 @@ def poisoned(factor):
 def network_after(name, folder, how="mean", **more):
     method = quick(name, clients=5)
     method = replace(method, task=replace(method.task, aggregation=how, trim=0.2))
-    fed, outcomes, _ = federate(method, folder, rounds=1, holds=shares(5, 16), **more)
+    fed, outcomes, _ = federate(method, folder, rounds=1, indices=shares(5, 16), **more)
     assert not outcomes[0].void
     assert len(outcomes[0].replied) == 5
     vectors = [fed.server[k] for k in ("network", "generator", "discriminator") if k in fed.server]
@@ -137,7 +137,7 @@ def test_the_model_of_the_server_is_the_median_of_the_replies(tmp_path, how):
     method = quick("fedgan", clients=5)
     method = replace(method, task=replace(method.task, aggregation=how, trim=0.2))
     own_images = {f"client-{k}": np.arange(k * 30, k * 30 + 8 + 4 * k) for k in range(5)}
-    fed, _, traffic = federate(method, tmp_path, rounds=1, holds=own_images)
+    fed, _, traffic = federate(method, tmp_path, rounds=1, indices=own_images)
     returned = [{p.name: p.array().astype(float) for p in decode(r).parts} for _, r in traffic.replies]
     models = np.array([one["generator"] / one["weight"][0] for one in returned])
     expected = np.median(models, axis=0) if how == "median" else trim_mean(models, 0.2001, axis=0)
@@ -177,7 +177,7 @@ def test_a_run_with_the_mean_has_the_run_id_of_version_0_1_0():
 def test_only_a_false_client_is_reported_as_an_outlier(tmp_path):
     for name in ("fedavg", "fedgan", "moments", "gswgan"):
         method = quick(name, clients=5)
-        _, (outcome, *_), _ = federate(method, tmp_path / name, rounds=1, holds=shares(5, 16))
+        _, (outcome, *_), _ = federate(method, tmp_path / name, rounds=1, indices=shares(5, 16))
         assert outcome.outliers == {}
         assert "outliers" not in metrics_row(outcome, 1.0)
     _, outcome = network_after("fedavg", tmp_path / "false", spoil=poisoned(100))

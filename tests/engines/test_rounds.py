@@ -227,7 +227,7 @@ def test_an_array_for_many_clients_is_encoded_once(tmp_path, monkeypatch):
     encoded = []
     real = post.make_part
     monkeypatch.setattr(post, "make_part", lambda *a: encoded.append(a[0]) or real(*a))
-    federate(quick("fedgan"), tmp_path, rounds=1, holds=shares(clients=3))
+    federate(quick("fedgan"), tmp_path, rounds=1, indices=shares(clients=3))
     assert sorted(encoded) == ["discriminator", "generator"]
 
 

@@ -55,7 +55,7 @@ class Toy(BaseMethod):
             "own": np.int32([number]),
             "metric.images": np.float32([len(data)]),
         }
-        return after, Reply(parts, {(to, "note"): note}, holds=digest(str(total + 1.5)))
+        return after, Reply(parts, {(to, "note"): note}, state_id=digest(str(total + 1.5)))
 
     def receive(self, server, client, parts):
         return {**server, "seen": [*server["seen"], int(parts["own"][0])]}
@@ -118,7 +118,7 @@ class Free(BaseMethod):
         last = int(message.parts["last"][0]) if "last" in message.parts else state["last"]
         link = (31 * last + t + int(rng.numpy().integers(1000))) % 1000
         parts = {"link": np.int32([link]), "metric.link": np.float32([link])}
-        return {**state, "last": link}, Reply(parts, holds=digest(str(link)))
+        return {**state, "last": link}, Reply(parts, state_id=digest(str(link)))
 
     def receive(self, server, client, parts):
         if self.fails == (client, ()):

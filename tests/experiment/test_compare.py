@@ -100,8 +100,8 @@ def test_a_file_of_several_runs_is_no_single_run(file):
     ("text", "says"),
     [
         ('method = "fedgan"\nruns = 3', "runs must be tables"),
-        ('method = "fedgan"\neach = 3', "holds names with settings"),
-        ('method = "fedgan"\n[each]\niid = 3', "holds names with settings"),
+        ('method = "fedgan"\neach = 3', "must have names with settings"),
+        ('method = "fedgan"\n[each]\niid = 3', "must have names with settings"),
         ('method = "fedgan"\n[each]\niid = {snyc = "g"}', "did you mean sync"),
         ('method = "fedgan"\n["fedgan, fedagv"]\nrounds = 3', "fedagv"),
         ('method = "fedgan"\n[[runs]]\nname = "a"\n[[runs]]\nname = "a"', "a run is called 'a'"),

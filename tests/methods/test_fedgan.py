@@ -31,7 +31,7 @@ def sent(data):
 def test_the_server_averages_by_number_of_images_or_uniformly(tmp_path, weights):
     method = quick("fedgan", rounds=1, weighting=weights)
     holds = {"a": np.arange(16), "b": np.arange(16, 64)}
-    fed, _, traffic = federate(method, tmp_path, holds=holds)
+    fed, _, traffic = federate(method, tmp_path, indices=holds)
     count = {"a": 16 / IMAGES_PER_WEIGHT, "b": 48 / IMAGES_PER_WEIGHT} if weights == "examples" else {"a": 1, "b": 1}
     for name in ("generator", "discriminator"):
         own = {c: load(tmp_path / f"{c}.safetensors")["state"][name].astype(np.float64) for c in holds}
@@ -53,7 +53,7 @@ def test_clients_are_sent_only_the_synchronized_networks(tmp_path, sync):
 def test_without_synchronization_a_client_trains_as_if_alone(tmp_path):
     method = quick("fedgan", rounds=3, sync="none")
     federate(method, tmp_path / "three")
-    federate(method, tmp_path / "one", holds={"client-0": np.arange(24)})
+    federate(method, tmp_path / "one", indices={"client-0": np.arange(24)})
     a, b = (load(tmp_path / f / "client-0.safetensors")["state"] for f in ("three", "one"))
     assert same(a, b)
 

@@ -59,7 +59,7 @@ def test_without_noise_any_partition_gives_the_same_model_bit_for_bit(tmp_path, 
         "by class": {f"client-{k}": sorted_by_class[24 * k : 24 * k + 24] for k in range(3)},
         "uneven": {"client-0": np.arange(1), "client-1": np.arange(1, 70), "client-2": np.arange(70, 72)},
     }
-    states = {name: federate(build(privacy="none"), tmp_path / name, holds=h)[0].server for name, h in splits.items()}
+    states = {name: federate(build(privacy="none"), tmp_path / name, indices=h)[0].server for name, h in splits.items()}
     for name in ("by class", "uneven"):
         assert (states[name]["sums"] == states["iid"]["sums"]).all()
         assert (states[name]["s"] == states["iid"]["s"]).all()
@@ -185,7 +185,7 @@ def test_impossible_sums_exclude_the_client_that_sends_them(tmp_path, settings, 
     assert result.excluded["client-1"].startswith("reply refused: it")
     assert not result.void
     others = {name: data for name, data in shares().items() if name != "client-1"}
-    alone, *_ = federate(method, tmp_path / "b", rounds=1, holds=others)
+    alone, *_ = federate(method, tmp_path / "b", rounds=1, indices=others)
     assert (fed.server["sums"] == alone.server["sums"]).all()
 
 

@@ -97,7 +97,7 @@ def test_masks_do_not_reveal_missing_labels_at_any_learning_rate():
 
 def test_a_client_whose_training_fails_replies_in_every_round(tmp_path):
     method = replace(quick("prism", rounds=2, **MASKS), lr=1e39)
-    _, outcomes, _ = federate(method, tmp_path, holds={"client-0": np.arange(12)})
+    _, outcomes, _ = federate(method, tmp_path, indices={"client-0": np.arange(12)})
     assert [o.replied for o in outcomes] == [["client-0"], ["client-0"]]
 
 

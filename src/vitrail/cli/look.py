@@ -132,7 +132,7 @@ def export(
 
     `vitrail export runs/x --onnx digits.onnx`
 
-    Inputs: `z` (noise) and, for models with classes, `label`. Output: `pictures`, in [0, 1]. Needs
+    Inputs: `z` (noise) and, for models with classes, `label`. Output: `images`, in [0, 1]. Needs
     `pip install "vitrail[onnx]"`; using the file needs only onnxruntime and NumPy.
     """
     from vitrail.models.model_file import load

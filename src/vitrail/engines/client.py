@@ -184,7 +184,7 @@ class Client:
         data = self._admit(tree, mark, again)
         tree["state"], reply = self.method.client_round(tree["state"], incoming, data, rng)
         tree["trained"] = True
-        tree["holds"] = reply.holds
+        tree["holds"] = reply.state_id
         return encode_parts(reply, self.method.reply_spec())
 
     def _secure(self, message: Message, tree: State, rng: Rng, mark: State, again: bool) -> tuple[Part, ...]:

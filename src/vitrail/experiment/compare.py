@@ -56,8 +56,8 @@ class EvalConfig:
 def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*") -> list[Entry]:
     """The lines of a comparison from methods' names and files; a file's [[runs]] each make one.
 
-    A table with methods' names, such as [prism] or ["fedavg, fedprox"], holds settings of their runs alone. Every
-    run is played in each setting of [each]: with "Split-1" = {partition = "classes:1"}, FedAvg as "Split-1, FedAvg".
+    A table with methods' names, such as [prism] or ["fedavg, fedprox"], applies to their runs only. Every
+    run is repeated in each setting of [each]: with "Split-1" = {partition = "classes:1"}, FedAvg as "Split-1, FedAvg".
     `only` names those that are wanted; overrides must fit these alone.
 
     >>> [(e.name, e.settings.clients) for e in entries(["prism", "fedgan"], {"clients": 4})]
@@ -106,7 +106,7 @@ def _lines(what: str, overrides: Mapping[str, Any]) -> Iterator[_Line]:
         raise VitrailError(f"{what}: runs must be tables, each [[runs]] with a name and the settings that differ")
     each = common.pop("each", {"": {}})
     if not isinstance(each, dict) or not each or not all(isinstance(e, dict) for e in each.values()):
-        raise VitrailError(f'{what}: [each] holds names with settings, such as "IID" = {{partition = "iid"}}')
+        raise VitrailError(f'{what}: [each] must have names with settings, such as "IID" = {{partition = "iid"}}')
     for (where, setting), own in product(each.items(), runs):
         name = ", ".join(filter(None, (where, str(own.get("name", Path(what).stem)))))
         method = str({**common, **setting, **own, **overrides}.get("method"))
@@ -131,7 +131,7 @@ def _tables(common: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _chosen(lines: Sequence[_Line], patterns: str) -> list[_Line]:
-    """The lines whose name matches one of the patterns, by semicolons; * stands for anything.
+    """The lines whose name matches one of the patterns, separated by semicolons; * matches anything.
 
     >>> entries(["prism", "fedgan"], {}, "padpaf")
     Traceback (most recent call last):
@@ -159,17 +159,17 @@ def place(entry: Entry, seed: int, out: Path) -> RunDir:
     return RunDir(out / place_name(entry.name) / f"seed-{seed}")
 
 
-def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: EvalConfig) -> dict[str, str]:
+def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConfig) -> dict[str, str]:
     """Refuse what would fail after hours; return the feature network that evaluates all runs, by data."""
-    families = check_metrics(asked.families)
+    families = check_metrics(how.families)
     if "fid" in families:
         load_inception_extractor()  # raises if its weights are missing
-    if asked.best and asked.clients:
+    if how.best and how.clients:
         raise VitrailError("clients keep their last round alone; leave out --best, or --clients")
     for entry in (e for e in found if e.wanted):
-        if asked.best and entry.settings.eval_every == 0:
+        if how.best and entry.settings.eval_every == 0:
             raise VitrailError(f"{entry.name}: eval_every=0 keeps no best round; leave --best out, or measure some")
-        if asked.best and getattr(entry.settings, "privacy", "none") not in ("none", "paper"):
+        if how.best and getattr(entry.settings, "privacy", "none") not in ("none", "paper"):
             raise VitrailError(
                 f"{entry.name}: a private run keeps no best round, because choosing it by held-out images is not "
                 "covered by its ε; leave --best out"
@@ -178,7 +178,7 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, asked: EvalCo
             folder = place(entry, seed, out)
             if folder.settings.exists() and (other := _other(entry.settings, seed, folder)):
                 raise VitrailError(
-                    f"{folder.path} was played with another {', '.join(other)}; give another --out, or remove it"
+                    f"{folder.path} was run with another {', '.join(other)}; give another --out, or remove it"
                 )
     against: dict[str, set[str]] = {}
     for s in (e.settings for e in found):
@@ -198,12 +198,12 @@ def compare(
     found: Sequence[Entry],
     seeds: Sequence[int],
     out: Path,
-    asked: EvalConfig,
+    how: EvalConfig,
     watch: Callable[[Entry, int], Callback],
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run and evaluate everything that is missing, seed by seed, so that an early stop leaves complete seeds."""
-    rulers = check(found, seeds, out, asked)
+    rulers = check(found, seeds, out, how)
     for seed in seeds:
         for entry in found:
             folder = place(entry, seed, out)
@@ -217,23 +217,28 @@ def compare(
                     start_run(settings, None, watch(entry, seed))
                 elif not done:
                     resume(folder.path, callbacks=[watch(entry, seed)])
-                entry.found.append(_measure(folder, asked, rulers.get(settings.data)))
+                entry.found.append(_measure(folder, how, rulers.get(settings.data)))
                 entry.runs.append(folder.path)
             except (VitrailError, OSError, RuntimeError) as e:  # the other runs continue
                 entry.failed.append(f"{entry.name}, seed {seed}: {e}")
                 tell(f"failed: {entry.failed[-1]}")
 
 
-def _measure(folder: RunDir, asked: EvalConfig, ruler: str | None) -> list[Measure]:
+def _measure(folder: RunDir, evaluation: EvalConfig, ruler: str | None) -> list[Measure]:
     """The results of a run's model: read if they were computed with the same options, otherwise computed."""
-    model = folder.best if asked.best else folder.model
+    model = folder.best if evaluation.best else folder.model
     if not model.exists():
         raise VitrailError(
             f"{model} does not exist: a private run keeps no best round, nor does one with too few held-out images; "
             "leave --best out"
         )
     kept = folder.path.with_suffix(".json")
-    how: dict[str, Any] = {"families": list(asked.families), "n": asked.n, "fid_n": asked.fid_n, "ruler": ruler}
+    how: dict[str, Any] = {
+        "families": list(evaluation.families),
+        "n": evaluation.n,
+        "fid_n": evaluation.fid_n,
+        "ruler": ruler,
+    }
     known = read_measures(kept, model, how)
     if known is None:
         s = config.resolve(str(folder.settings), {})
@@ -241,7 +246,7 @@ def _measure(folder: RunDir, asked: EvalConfig, ruler: str | None) -> list[Measu
         _, columns = evaluate_stored(folder.path if model == folder.model else model, data, **how)
         write_evaluation(kept, data, columns)
         known = list(columns[0].measures)
-    if asked.clients:
+    if evaluation.clients:
         data, columns = evaluate_clients(folder.path, kept=folder.by_client, **how)
         write_evaluation(folder.by_client, data, columns)
         known = known + by_client(columns)

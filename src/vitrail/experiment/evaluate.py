@@ -80,7 +80,9 @@ def evaluate_stored(
         if public_name(found.name) == model.about.get("data"):
             measures = with_note(measures, not_held_out(found, model.about.get("split")))
         if not measures:
-            what = "made no classifier" if isinstance(model, Generator) else "is a classifier, which makes no pictures"
+            what = (
+                "made no classifier" if isinstance(model, Generator) else "is a classifier, which generates no images"
+            )
             raise VitrailError(
                 f"{where}: it {what}, so {', '.join(chosen or [])} cannot be measured; leave --metrics out"
             )
@@ -100,14 +102,14 @@ def _accuracy(classifier: Classifier, data: Dataset) -> Measure:
 
 def _load(place: RunDir, name: str, path: Path) -> Generator | Classifier:
     if not path.exists() and name != "stored model":
-        raise VitrailError(f"there is no {path}: this run kept no {name.partition(' (')[0]}; leave the option out")
+        raise VitrailError(f"there is no {path}: this run stored no {name.partition(' (')[0]}; leave the option out")
     if not path.exists() and place.settings.exists():
         raise VitrailError(f"{place.path} has no model yet: `vitrail resume {place.path}` finishes the run")
     return load_classifier(path) if kind_of(path) == "classifier" else load(path)
 
 
 def _data(where: Path, model: Generator | Classifier, named: str | None) -> Dataset:
-    """The data asked for, else what the model was trained on; at the model's size, divided as its run divided it."""
+    """Return the given data, or the model's training data, at the model's size and with its run's split."""
     own = str(model.about.get("data", ""))
     settings = _settings(where, own)
     name = named or (settings.data if settings else own)

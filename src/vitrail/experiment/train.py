@@ -122,6 +122,6 @@ def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
             stacklevel=5,
         )
         workers = 1
-    holds = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
-    clients = SimulatedClients(plan.method, plan.id, Rng((s.seed,)), holds, plan.folder.clients, plan.budget)
+    indices = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
+    clients = SimulatedClients(plan.method, plan.id, Rng((s.seed,)), indices, plan.folder.clients, plan.budget)
     return SimulationEngine(clients, plan.data.train, workers, s.client_dropout)

@@ -128,7 +128,7 @@ class FedGan(PrivateMethod):
         if not finite(after):  # training diverged: keep the old state, and send the networks it started from
             after, vectors = state, before
         parts = self.steps.client_parts(Trained(nets, vectors, message.parts, len(data), losses))
-        return after, Reply(parts, holds=digest("networks") if after else NO_BASE)
+        return after, Reply(parts, state_id=digest("networks") if after else NO_BASE)
 
     def train(self, nets: gan.Nets, optimizers: gan.Optimizers, data: Images, rng: Rng) -> NDArray[Any]:
         """Train both networks for local_epochs; return their mean losses."""

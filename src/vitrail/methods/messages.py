@@ -118,7 +118,7 @@ class Broadcast:
 
     Args:
         parts: Codec and array of each part, by name.
-        base: Identifies the client state that the request builds on (see `Reply.holds`).
+        base: Identifies the client state that the request builds on (see `Reply.state_id`).
         numbers: Number of values represented by parts that are coded to bytes.
     """
 
@@ -151,12 +151,12 @@ class Reply:
     Args:
         parts: The parts declared by `Method.reply_spec`, by name.
         relay: Arrays for other clients: (recipient, name) -> array.
-        holds: Identifies the state that the client now has; the next request's `base` must match it.
+        state_id: Identifies the state that the client now has; the next request's `base` must match it.
     """
 
     parts: Mapping[str, Array]
     relay: Mapping[tuple[str, str], Array] = field(default_factory=dict)
-    holds: bytes = NO_BASE
+    state_id: bytes = NO_BASE
 
 
 @dataclass(frozen=True)

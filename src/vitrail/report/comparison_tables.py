@@ -42,63 +42,63 @@ def differing(found: Sequence[Entry]) -> list[str]:
     return [n for n in names if len({repr(t[n]) for t in trees if n in t}) > 1]
 
 
-def standings(found: Sequence[Entry], asked: EvalConfig) -> Table:
-    """One line a run: what it came to, what it cost; a figure of several seeds is mean ± standard deviation."""
+def standings(found: Sequence[Entry], how: EvalConfig) -> Table:
+    """Return the table of results and costs, one line per run; several seeds give mean ± standard deviation."""
     keys = [k for k in _keys(found) if k[0] not in HIDDEN and OF not in k[0]]
     columns = ["run", "seeds", *(f"{name} {_arrow(found, (name, by))}" for name, by in keys)]
     columns += ["round", "up", "down", "model", "seconds"]
     rows = []
     for e in found:
         cells = [_over_seeds(e, k) for k in keys]
-        rows.append([e.name, str(len(e.runs)), *cells, *_costs(e, asked)])
-    return Table("Comparison", columns, rows, notes(found, asked))
+        rows.append([e.name, str(len(e.runs)), *cells, *_costs(e, how)])
+    return Table("Comparison", columns, rows, notes(found, how))
 
 
 def by_settings(found: Sequence[Entry]) -> list[Table]:
-    """A table a measure, as papers print them: one line a run, one column for each setting it was played in."""
-    places = list(dict.fromkeys(e.where for e in found))
-    if len(places) < 2:
+    """Return one table per metric, as in papers: one line per run, one column per setting of [each]."""
+    columns = list(dict.fromkeys(e.where for e in found))
+    if len(columns) < 2:
         return []
     lines: dict[str, dict[str, Entry]] = {}
     for e in found:
         lines.setdefault(e.name.removeprefix(f"{e.where}, "), {})[e.where] = e
-    note = "± and brackets as above; empty: not played."
+    note = "± and brackets as above; empty: not run."
     tables = []
     for name in dict.fromkeys(n for n, _ in _keys(found) if n not in HIDDEN and OF not in n):
         keys = [key for key in _keys(found) if key[0] == name]  # other data may have another network
         cells = [
-            [next((cell for k in keys if p in at and (cell := _over_seeds(at[p], k))), "") for p in places]
+            [next((cell for k in keys if p in at and (cell := _over_seeds(at[p], k))), "") for p in columns]
             for at in lines.values()
         ]
         rows = [[run, *row] for run, row in zip(lines, cells, strict=True)]
         title = f"{name} {_arrow(found, keys[0])}"
-        tables.append(Table(title, [title, *places], rows, note))
+        tables.append(Table(title, [title, *columns], rows, note))
     return tables
 
 
 def by_clients(found: Sequence[Entry]) -> Table | None:
-    """One line a client, one column a run: the distance of each client's own generator, where clients were measured."""
+    """Return the table of clients, one column per run: the distance of each client's own generator, if measured."""
     keys = [k for k in _keys(found) if OF in k[0]]
     rows = [[f"{name} {_arrow(found, (name, by))}", *(_over_seeds(e, (name, by)) for e in found)] for name, by in keys]
-    note = "Each client's own generator against held-out pictures that passed the client's transform."
+    note = "Each client's own generator against held-out images after the client's transform."
     return Table("By client", ["", *(e.name for e in found)], rows, note) if rows else None
 
 
-def notes(found: Sequence[Entry], asked: EvalConfig) -> str:
-    """What was the same, what was not, and how models were measured."""
+def notes(found: Sequence[Entry], how: EvalConfig) -> str:
+    """Return which settings were the same, which differed, and how models were measured."""
     differ = differing(found)
     first = to_dict(found[0].settings)
     same = ", ".join(f"{n}={first[n]}" for n in ("method", *SAME) if n in first and n not in differ)
     parts = [f"The same in all runs: {same}."] if same else []
     if differ:
         parts.append(f"Different: {', '.join(differ)}.")
-    which = "best measured round (chosen on other held-out pictures)" if asked.best else "last round"
-    made = f"{asked.n:,} pictures" + (f" ({asked.fid_n:,} for fid)" if "fid" in asked.families else "")
+    which = "best measured round (selected on other held-out images)" if how.best else "last round"
+    made = f"{how.n:,} images" + (f" ({how.fid_n:,} for fid)" if "fid" in how.families else "")
     networks = [f"; {name} by {by}" for name, by in _keys(found) if name == "fd-vitrail"]
     real = sorted({m.n_real for e in found for ms in e.found for m in ms if m.name not in HIDDEN})
     against = f"{' or '.join(f'{n:,}' for n in real)} held-out ones" if real else "held-out ones"
     parts.append(f"Measured: the stored model of the {which}, {made} against {against}{''.join(networks)}.")
-    parts.append("± is the standard deviation over seeds; of one seed, brackets hold the 95% interval over pictures.")
+    parts.append("± is the standard deviation over seeds; with one seed, brackets are the 95% interval over images.")
     parts.append("compare.csv also has kid, precision, recall, density and coverage." * bool(networks))
     parts.append(_compute(found))
     if remarks := _remarks(found):
@@ -109,11 +109,11 @@ def notes(found: Sequence[Entry], asked: EvalConfig) -> str:
 
 
 def _compute(found: Sequence[Entry]) -> str:
-    """Whether the runs took alike."""
+    """Return a note if the runs' compute differed."""
     took = [mean(_seconds(f) for f in e.runs) for e in found if e.runs]
     if len(took) < 2 or max(took) < 10 or max(took) <= 1.5 * min(took):
         return ""
-    return f"Compute was not the same: rounds took from {min(took):.0f} to {max(took):.0f} seconds in all."
+    return f"Compute was not the same: rounds took from {min(took):.0f} to {max(took):.0f} seconds in total."
 
 
 def _seconds(folder: Path) -> float:
@@ -121,10 +121,10 @@ def _seconds(folder: Path) -> float:
 
 
 def _remarks(found: Sequence[Entry]) -> str:
-    """Measures that rest on too few samples for their dimension."""
+    """Return notes on metrics with too few samples for their dimension."""
     few = [m for e in found for ms in e.found for m in ms if m.name not in HIDDEN and BIASED in m.note]
-    said = dict.fromkeys(f"{m.name.split(OF)[0]}: {m.note[m.note.index(BIASED) :]}" for m in few)
-    return ". ".join(said) + "." * bool(few)
+    texts = dict.fromkeys(f"{m.name.split(OF)[0]}: {m.note[m.note.index(BIASED) :]}" for m in few)
+    return ". ".join(texts) + "." * bool(few)
 
 
 def markdown(table: Table) -> str:
@@ -167,20 +167,20 @@ def _over_seeds(e: Entry, key: Key) -> str:
     return f"{number(mean(values))} ± {number(stdev(values))}" if values else "failed" if e.failed else ""
 
 
-def _costs(e: Entry, asked: EvalConfig) -> list[str]:
+def _costs(e: Entry, how: EvalConfig) -> list[str]:
     """Which round was measured; bytes of all clients in a run; the model file; seconds of all rounds."""
     if not e.runs:
         return [""] * 5
     rows = [RunDir(f).rows() for f in e.runs]
-    model = [(RunDir(f).best if asked.best else RunDir(f).model).stat().st_size for f in e.runs]
-    best = [_best(run) if asked.best else 0 for run in rows]
+    model = [(RunDir(f).best if how.best else RunDir(f).model).stat().st_size for f in e.runs]
+    best = [_best(run) if how.best else 0 for run in rows]
     which = ", ".join(str(b or len(run)) for b, run in zip(best, rows, strict=True))
     up, down = (mean(sum(r[k] for r in run) for run in rows) for k in ("bytes_up", "bytes_down"))
     return [which, size(up), size(down), size(mean(model)), f"{mean(map(_seconds, e.runs)):.0f}"]
 
 
 def _best(rows: Sequence[dict[str, Any]]) -> int:
-    """The best measured round: by distance, or by accuracy where no pictures are made; 0 where none was measured."""
+    """The best measured round: by distance, or by accuracy for runs without images; 0 if none was measured."""
     goal, sign = ("fd", 1) if any("fd" in r for r in rows) else ("accuracy", -1)
     measured = [r for r in rows if goal in r]
     return int(min(measured, key=lambda r: sign * r[goal])["round"]) + 1 if measured else 0

@@ -255,7 +255,7 @@ def check_small_clients(subject: Subject) -> None:
     """Clients with one image, or with one class, take part."""
     labels = digits().train.labels
     for few in (np.arange(1), np.flatnonzero(labels == 3)[:20]):
-        fed, outcomes, _ = federate(subject.method, subject.folder(), holds={**shares(), "client-0": few})
+        fed, outcomes, _ = federate(subject.method, subject.folder(), indices={**shares(), "client-0": few})
         for o in _with_clients(outcomes):
             _expect(
                 o.replied == ["client-0", "client-1", "client-2"],
@@ -266,7 +266,7 @@ def check_small_clients(subject: Subject) -> None:
 
 def check_empty_client(subject: Subject) -> None:
     """A client without images is excluded with this reason, and the round continues."""
-    fed, outcomes, _ = federate(subject.method, subject.folder(), holds={**shares(), "client-0": np.arange(0)})
+    fed, outcomes, _ = federate(subject.method, subject.folder(), indices={**shares(), "client-0": np.arange(0)})
     for o in _with_clients(outcomes):
         reason = o.excluded.get("client-0", "")
         _expect("no pictures" in reason or "no images" in reason, f"a client without images: {reason!r}")

@@ -51,7 +51,7 @@ def federate(
     method: Method,
     folder: Path,
     *,
-    holds: dict[str, NDArray[np.int64]] | None = None,
+    indices: dict[str, NDArray[np.int64]] | None = None,
     train: Images | None = None,
     rounds: int | None = None,
     workers: int = 1,
@@ -67,7 +67,7 @@ def federate(
     Args:
         method: The method, with its task.
         folder: Where clients store their private state.
-        holds: Which client has which images.
+        indices: Which client has which images.
         train: All images; default: digits.
         rounds: Number of rounds; default: those of the task.
         workers: Number of processes.
@@ -81,13 +81,13 @@ def federate(
     Returns:
         The server after the last round, the result of each round, and all messages.
     """
-    holds = holds or shares()
+    indices = indices or shares()
     train = train or digits().train
     rng = Rng((SEED,))
     traffic = Traffic()
     fed = fed or Federation(0, method.server_init(rng.child("server", "init"), train.take(np.arange(3))))
     outcomes: list[RoundResult] = []
-    clients = SimulatedClients(method, RUN, rng, holds, folder)
+    clients = SimulatedClients(method, RUN, rng, indices, folder)
     with SimulationEngine(clients, train, workers, dropout) as engine:
 
         def recorded(requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes] | None]:
@@ -107,12 +107,12 @@ def federate(
         end = fed.round + (method.task.rounds if rounds is None else rounds)
         while fed.round < end:
             if ahead == 1:
-                fed, outcome = run_round(method, fed, RUN, sorted(holds), ask, rng, quorum=quorum)
+                fed, outcome = run_round(method, fed, RUN, sorted(indices), ask, rng, quorum=quorum)
                 outcomes.append(outcome)
                 continue
             journal, until = Journal(folder / "answers"), min(end, fed.round + ahead)
             for outcome, after in run_rounds(
-                method, fed, RUN, lambda _: sorted(holds), until, ask, rng, journal, quorum=quorum
+                method, fed, RUN, lambda _: sorted(indices), until, ask, rng, journal, quorum=quorum
             ):
                 outcomes.append(outcome)
                 fed = after or fed

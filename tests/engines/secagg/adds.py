@@ -56,8 +56,8 @@ class Adds(BaseMethod):
         return Broadcast(parts, **({} if full else {"base": _version(server["closed"])}))
 
     def client_round(self, state, message, data, rng):
-        holds = _version(int(message.parts["closed"][0]) + 1)
-        return {**state, "drew": rng.seed()}, Reply(numbers(state["name"], message.round, self.salt), holds=holds)
+        state_id = _version(int(message.parts["closed"][0]) + 1)
+        return {**state, "drew": rng.seed()}, Reply(numbers(state["name"], message.round, self.salt), state_id=state_id)
 
     def finish_round(self, server, sums, rng):
         return {

@@ -88,7 +88,7 @@ def test_signatures_change_no_bit_and_add_64_bytes_per_message(tmp_path, method,
     plain, others, traffic = federate(
         method,
         tmp_path / "b",
-        holds=shares(clients, each=2),
+        indices=shares(clients, each=2),
         ahead=ahead,
         fed=Federation(0, method.server_init(Rng((5,)))),
         rounds=method.task.rounds,
@@ -256,6 +256,6 @@ def test_a_real_method_gives_the_same_bits_with_signatures(tmp_path):
     names = [f"client-{k}" for k in range(3)]
     signed, _ = run(method, tmp_path / "a", names, 2)
     plain, _, _ = federate(
-        method, tmp_path / "b", holds=shares(3, each=2), fed=Federation(0, method.server_init(Rng((5,))))
+        method, tmp_path / "b", indices=shares(3, each=2), fed=Federation(0, method.server_init(Rng((5,))))
     )
     assert same(signed.tree(), plain.tree())

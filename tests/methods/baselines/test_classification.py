@@ -128,7 +128,7 @@ def test_means_are_correct_and_sent_once():
 
 
 def test_every_client_receives_the_pool_once(tmp_path):
-    _, _, traffic = federate(quick("fedmix"), tmp_path, holds=shares())
+    _, _, traffic = federate(quick("fedmix"), tmp_path, indices=shares())
     sent = [(decode(b).header.round, "means" in {p.name for p in decode(b).parts}) for _, b in traffic.requests]
     assert [t for t, has in sent if has] == [1] * 3  # round 1 first finds that all clients lack it
     needs = [c for c, b in traffic.replies if decode(b).header.kind is Kind.NEED_FULL]

@@ -94,7 +94,7 @@ def test_psfedgan_sends_at_most_55_percent_as_much(coding, most):
 
 def test_the_server_and_any_eavesdropper_have_each_clients_last_g(tmp_path):
     method = small(2)
-    fed, _, traffic = federate(method, tmp_path, holds=TWO)
+    fed, _, traffic = federate(method, tmp_path, indices=TWO)
     for c in TWO:
         own = load_state(tmp_path / f"{c}.safetensors")["state"]["now"]
         assert np.array_equal(fed.server["users"][c]["generator"], own["generator"])
@@ -123,7 +123,7 @@ def test_a_reply_without_labels_and_a_warm_start_are_refused():
 
 def test_the_mixture_has_each_clients_labels_and_trains_a_classifier(tmp_path):
     method = small(6, classifier_rounds=2, classifier_steps=5)
-    fed, outcomes, _ = federate(method, tmp_path, holds=halves())
+    fed, outcomes, _ = federate(method, tmp_path, indices=halves())
     assert [len(o.replied) for o in outcomes] == [2] * 4 + [0] * 2
     assert method.mixture(fed.server).knows.tolist() == [[k < 5 for k in range(10)], [k >= 5 for k in range(10)]]
     models = method.export_models(fed.server)

@@ -95,7 +95,7 @@ def test_a_client_that_is_not_requested_keeps_its_style(tmp_path):
     method = quick("padpaf")
     fed, *_ = federate(method, tmp_path, rounds=1)
     before = private_of(tmp_path, "client-2")
-    fed, *_ = federate(method, tmp_path, rounds=1, fed=fed, holds={"client-0": np.arange(24)})
+    fed, *_ = federate(method, tmp_path, rounds=1, fed=fed, indices={"client-0": np.arange(24)})
     assert same(private_of(tmp_path, "client-2"), before)
     federate(method, tmp_path, rounds=1, fed=fed)
     assert private_of(tmp_path, "client-2")["t"] == 2 * before["t"]

@@ -105,5 +105,5 @@ def test_stratified_masks_are_bernoulli_with_mean_within_1_over_k_of_theta():
 
 def test_training_lowers_the_loss(tmp_path):
     method = quick("prism", rounds=6, local_steps=8, batch_size=30)
-    _, results, _ = federate(method, tmp_path, holds=shares(each=60))
+    _, results, _ = federate(method, tmp_path, indices=shares(each=60))
     assert results[-1].metrics["loss"] < 0.8 * results[0].metrics["loss"]

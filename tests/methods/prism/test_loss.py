@@ -84,14 +84,14 @@ def test_batches_smaller_than_the_number_of_classes_train_all_classes(tmp_path, 
     seen = set()
     real = prism_loss.class_moments
     monkeypatch.setattr(prism_loss, "class_moments", lambda f, y, c: seen.update(y.tolist()) or real(f, y, c))
-    federate(quick("prism", rounds=1, batch_size=4, local_steps=3), tmp_path, holds=shares(each=60))
+    federate(quick("prism", rounds=1, batch_size=4, local_steps=3), tmp_path, indices=shares(each=60))
     assert seen == set(range(10))
 
 
 @pytest.mark.parametrize("average", ["adam", "none"])
 def test_other_moment_averages_train(average, tmp_path):
     method = quick("prism", rounds=6, local_steps=8, batch_size=30, moment_averaging=average, ama_lr=0.05)
-    _, results, _ = federate(method, tmp_path, holds=shares(each=60))
+    _, results, _ = federate(method, tmp_path, indices=shares(each=60))
     assert all(len(o.replied) == 3 for o in results), results[0].excluded
     assert np.isfinite([o.metrics["loss"] for o in results]).all()
 

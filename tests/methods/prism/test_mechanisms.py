@@ -73,7 +73,7 @@ def test_images_are_used_only_through_noised_sums(tmp_path):
     """Two clients whose noised sums are equal send the same bits, whatever their images are."""
     method = quick("prism", privacy="moments", epsilon=3.0, rounds=2)
     images = {"client-0": np.arange(24)}
-    first = federate(method, tmp_path / "a", holds=images)[2].replies
+    first = federate(method, tmp_path / "a", indices=images)[2].replies
 
     def same_sums(summary, pixels, labels, classes):
         return class_sums(summary, digits().train.pixels[:24], digits().train.labels[:24], classes)
@@ -81,15 +81,15 @@ def test_images_are_used_only_through_noised_sums(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loss, "class_sums", same_sums)
         patch.setattr(loss, "remember", lambda kind, key, compute: compute())
-        other = federate(method, tmp_path / "b", holds={"client-0": np.arange(100, 140)})[2].replies
+        other = federate(method, tmp_path / "b", indices={"client-0": np.arange(100, 140)})[2].replies
     assert [data for _, data in first] == [data for _, data in other]
 
 
 def test_moments_are_noised_once_and_stored(tmp_path):
     method = quick("prism", privacy="moments", epsilon=3.0)
-    federate(method, tmp_path, rounds=1, holds=shares())
+    federate(method, tmp_path, rounds=1, indices=shares())
     before = load(tmp_path / "client-0.safetensors")["state"]["loss"]["released"]
-    federate(method, tmp_path / "more", rounds=3, holds=shares())
+    federate(method, tmp_path / "more", rounds=3, indices=shares())
     after = load(tmp_path / "more" / "client-0.safetensors")["state"]["loss"]["released"]
     assert (before == after).all()
 

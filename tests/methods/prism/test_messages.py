@@ -85,8 +85,8 @@ def test_uploads_and_counts_are_within_one_percent_of_the_ideal_size(tmp_path):
 
 def test_new_clients_and_clients_that_lost_their_state_get_full_scores(tmp_path):
     method = quick("prism", rounds=4)
-    fed, *_ = federate(method, tmp_path, rounds=2, holds=shares(2))
-    _, _, traffic = federate(method, tmp_path, rounds=1, holds=shares(3), fed=fed)
+    fed, *_ = federate(method, tmp_path, rounds=2, indices=shares(2))
+    _, _, traffic = federate(method, tmp_path, rounds=1, indices=shares(3), fed=fed)
     named = {client: {p.name for p in decode(raw).parts} for client, raw in traffic.requests}
     assert "counts" in named["client-0"]
     assert "full" in named["client-2"]

@@ -80,7 +80,7 @@ def longer():
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
     folder = tmp_path_factory.mktemp("long")
-    return (*federate(longer(), folder, holds=halves()), folder)
+    return (*federate(longer(), folder, indices=halves()), folder)
 
 
 def test_after_200_steps_g_s_is_g_u_bit_for_bit(long):
@@ -93,7 +93,7 @@ def test_after_200_steps_g_s_is_g_u_bit_for_bit(long):
 
 
 def test_worker_processes_give_the_same_bits(long, tmp_path):
-    fed, *_ = federate(longer(), tmp_path, holds=halves(), workers=2)
+    fed, *_ = federate(longer(), tmp_path, indices=halves(), workers=2)
     assert agree(fed, tmp_path)
     assert same(fed.tree(), long[0].tree())
 
@@ -156,7 +156,7 @@ def test_no_message_contains_g_its_seed_or_a_private_key(tmp_path):
         folder, method, fed = tmp_path / coding, small(3, d_coding=coding), None
         secrets, sent = set(), []
         for _ in range(3):
-            fed, _, traffic = federate(method, folder, holds=TWO, rounds=1, fed=fed)
+            fed, _, traffic = federate(method, folder, indices=TWO, rounds=1, fed=fed)
             sent += [data for _, data in traffic.requests + traffic.replies]
             for c in TWO:
                 state, secret = private_state(folder, c), secret_of(fed, folder, c)
@@ -210,7 +210,7 @@ def test_uploads_are_at_most_55_percent_of_sending_g_and_d_at_the_same_steps():
 
 
 def test_float32_cost_is_counted_for_every_coding(tmp_path):
-    plain, delta = (federate(small(1, d_coding=c), tmp_path / c, holds=TWO)[1][0] for c in ("plain", "delta"))
+    plain, delta = (federate(small(1, d_coding=c), tmp_path / c, indices=TWO)[1][0] for c in ("plain", "delta"))
     assert plain.floats_up == delta.floats_up >= 2 * 2 * 4 * vector_size(small().discriminator("dcgan:4"))
     assert sum(delta.up.values()) < sum(plain.up.values())
 
@@ -239,7 +239,7 @@ def test_a_wrong_bit_or_lost_reply_costs_one_round_then_both_sides_agree(tmp_pat
         return Failure("gone") if how == "lost reply" else one_bit(data)
 
     method = small(4, d_coding=coding)
-    fed, outcomes, _ = federate(method, tmp_path, holds=TWO, spoil=spoil)
+    fed, outcomes, _ = federate(method, tmp_path, indices=TWO, spoil=spoil)
     assert [len(o.replied) for o in outcomes] == [2 - (t == lost) for t in range(4)]
     if how == "one wrong bit":
         assert "G_s differs from G_u after" in outcomes[lost].excluded["client-1"]
@@ -258,7 +258,7 @@ def test_a_server_killed_between_checkpoints_recovers_every_reply(tmp_path, kill
     from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 
     method, rng = small(4), Rng((5,))
-    plain, *_ = federate(method, tmp_path / "plain", holds=TWO)
+    plain, *_ = federate(method, tmp_path / "plain", indices=TWO)
     engine = SimulationEngine(SimulatedClients(method, RUN, rng, TWO, tmp_path), digits().train)
 
     def ask(requests, n):
@@ -287,17 +287,17 @@ def test_a_server_killed_between_checkpoints_recovers_every_reply(tmp_path, kill
 
 
 def test_nothing_of_a_refused_round_is_stored(tmp_path):
-    before, *_ = federate(small(4), tmp_path / "a", holds=TWO, rounds=1)
+    before, *_ = federate(small(4), tmp_path / "a", indices=TWO, rounds=1)
     spoiled = lambda t, c, data: one_bit(data) if (t, c) == (1, "client-1") else data  # noqa: E731
-    after, *_ = federate(small(4), tmp_path / "b", holds=TWO, rounds=2, spoil=spoiled)
+    after, *_ = federate(small(4), tmp_path / "b", indices=TWO, rounds=2, spoil=spoiled)
     assert same(before.server["twins"]["client-1"], after.server["twins"]["client-1"])
     assert not same(before.server["twins"]["client-0"], after.server["twins"]["client-0"])
 
 
 def test_a_client_that_lost_its_state_restarts_from_the_next_seed(tmp_path):
-    fed, *_ = federate(small(4), tmp_path, holds=TWO, rounds=2)
+    fed, *_ = federate(small(4), tmp_path, indices=TWO, rounds=2)
     (tmp_path / "client-1.safetensors").unlink()
-    fed, outcomes, _ = federate(small(4), tmp_path, holds=TWO, rounds=2, fed=fed)
+    fed, outcomes, _ = federate(small(4), tmp_path, indices=TWO, rounds=2, fed=fed)
     assert [o.metrics["sent_back"] for o in outcomes] == [0.5, 0]
     assert agree(fed, tmp_path)
     assert [(fed.server["twins"][c]["generation"], fed.server["twins"][c]["steps"]) for c in sorted(TWO)] == [
@@ -323,7 +323,7 @@ def test_a_client_with_another_key_restarts_from_the_next_seed(tmp_path):
 
 def test_a_client_killed_before_or_after_storing_its_state_agrees_again(tmp_path, monkeypatch):
     method, folder = small(4), tmp_path
-    fed, _, traffic = federate(method, folder / "whole", holds=TWO, rounds=2)
+    fed, _, traffic = federate(method, folder / "whole", indices=TWO, rounds=2)
     client = Client("client-0", method, RUN, Rng((5,)), lambda: digits().train.take(TWO["client-0"]), folder / "killed")
     first, second = (data for c, data in traffic.requests if c == "client-0")
     expected = [data for c, data in traffic.replies if c == "client-0"]
@@ -534,7 +534,7 @@ def test_an_image_comes_from_a_generator_trained_on_its_label(long):
 
 def test_the_exported_model_of_a_client_is_its_generator(tmp_path):
     method = small(2)
-    fed, *_ = federate(method, tmp_path, holds=TWO)
+    fed, *_ = federate(method, tmp_path, indices=TWO)
     own = method.export_models(fed.server, private_state(tmp_path, "client-1"))["generator"]
     assert own.kind == "dcgan"
     weights = from_vector(method.generator(), fed.server["twins"]["client-1"]["generator"]).state_dict()

@@ -34,7 +34,7 @@ both = pytest.mark.parametrize("coding", ["int8", "int4"])
 def test_rounded_g_s_equals_g_u_bit_for_bit_after_lost_replies(tmp_path, coding):
     method = small(5, d_coding=coding)
     lost = lambda t, c, data: Failure("gone") if (t, c) == (2, "client-1") else data  # noqa: E731
-    fed, outcomes, _ = federate(method, tmp_path, holds=TWO, spoil=lost)
+    fed, outcomes, _ = federate(method, tmp_path, indices=TWO, spoil=lost)
     assert [len(o.replied) for o in outcomes] == [2, 2, 1, 2, 2]
     assert agree(fed, tmp_path)
 
@@ -82,7 +82,7 @@ def test_g_steps_against_the_decoded_d_and_d_trains_unrounded():
 
 def test_fewer_bits_take_fewer_bytes_and_the_float32_cost_is_the_same(tmp_path):
     codings = ("plain", "delta", "int8", "int4")
-    found = {w: federate(small(3, d_coding=w, d_width=16), tmp_path / w, holds=TWO)[1][-1] for w in codings}
+    found = {w: federate(small(3, d_coding=w, d_width=16), tmp_path / w, indices=TWO)[1][-1] for w in codings}
     up = [sum(found[w].up.values()) for w in codings]
     assert up == sorted(up, reverse=True)
     assert up[2] < 0.3 * up[0]
@@ -131,7 +131,7 @@ def test_rounding_is_not_reported_as_private(coding):
 def test_rounding_does_not_change_the_claim_of_a_private_run(tmp_path):
     method = quick("psfedgan, dp-sgd", d_coding="int8", clients=2)
     assert method.mechanism == quick("psfedgan, dp-sgd", clients=2).mechanism
-    fed, outcomes, traffic = federate(method, tmp_path, holds=TWO)
+    fed, outcomes, traffic = federate(method, tmp_path, indices=TWO)
     assert [len(o.replied) for o in outcomes] == [2, 2, 0]
     assert agree(fed, tmp_path)
     assert "labels" not in {p.name for _, data in traffic.replies for p in decode(data).parts}

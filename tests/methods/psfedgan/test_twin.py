@@ -75,7 +75,7 @@ def test_with_key_files_g_s_equals_g_u_and_no_key_is_sent(keys, tmp_path):
     method = small(4, key_source="file")
     assert "key" not in method.reply_spec()
     assert "key" in small(4).reply_spec()
-    fed, outcomes, traffic = federate(method, tmp_path / "run", holds=TWO)
+    fed, outcomes, traffic = federate(method, tmp_path / "run", indices=TWO)
     assert [len(o.replied) for o in outcomes] == [2] * 4
     assert agree(fed, tmp_path / "run")
     secrets = [twin.secret_from_file(c) for c in TWO]
@@ -100,9 +100,9 @@ def test_the_secret_depends_on_the_file_and_the_name_only(keys):
 
 def test_with_key_files_a_client_that_lost_its_state_restarts(keys, tmp_path):
     method = small(4, key_source="file")
-    fed, *_ = federate(method, tmp_path / "run", holds=TWO, rounds=2)
+    fed, *_ = federate(method, tmp_path / "run", indices=TWO, rounds=2)
     (tmp_path / "run" / "client-1.safetensors").unlink()
-    fed, *_ = federate(method, tmp_path / "run", holds=TWO, rounds=2, fed=fed)
+    fed, *_ = federate(method, tmp_path / "run", indices=TWO, rounds=2, fed=fed)
     assert agree(fed, tmp_path / "run")
     assert [fed.server["twins"][c]["generation"] for c in sorted(TWO)] == [0, 1]
 

@@ -93,7 +93,7 @@ class NaiveMix(FederatedClassifier):
         batches = self.batches(data, self.local_steps, rng, self.task.device)
         mean_loss = train_sgd(C, batches, loss, self.learning_rate(message.round), rng)
         reply = self.make_reply(C, message, data, mean_loss, **sent)
-        return {"own": own, "pool": pool}, Reply(reply.parts, holds=shared_pool.pool_digest(pool))
+        return {"own": own, "pool": pool}, Reply(reply.parts, state_id=shared_pool.pool_digest(pool))
 
     # -- server ---------------------------------------------------------------------------------------------------
 

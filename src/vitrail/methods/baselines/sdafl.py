@@ -123,8 +123,8 @@ class SdaFl(FederatedClassifier):
         received = state and LAST_COUNTED in message.parts  # the server has this client's generated images
         sent = np.empty(0, np.uint8) if received else own
         reply = self.make_reply(C, message, data, mean_loss, pictures=sent, labels=self.pseudo_labels(C, own))
-        holds = shared_pool.pool_digest({"pictures": pool} if pool.size else {})
-        return {"own": own, "pool": pool}, Reply(reply.parts, holds=holds)
+        state_id = shared_pool.pool_digest({"pictures": pool} if pool.size else {})
+        return {"own": own, "pool": pool}, Reply(reply.parts, state_id=state_id)
 
     # -- server ---------------------------------------------------------------------------------------------------
 

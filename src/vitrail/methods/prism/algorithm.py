@@ -210,7 +210,7 @@ class Prism(PrivateMethod):
         if self.sends_loss:
             parts["metric.loss"] = np.array([torch.stack(losses).mean().item()], np.float32)
         stored: State = {"optimizer": dict(optimizer.state[s]), "loss": loss.state(), "s": s_t}
-        return stored, Reply(parts, holds=digest(s_t.tobytes()))
+        return stored, Reply(parts, state_id=digest(s_t.tobytes()))
 
     def upload(self, s: Tensor, s_t: Scores, message: ServerMessage, rng: Rng) -> dict[str, Array]:
         """Return a mask M ~ Bern(θ) for mask layers, and scores for score layers (Algorithm 2)."""

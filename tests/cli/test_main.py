@@ -85,7 +85,7 @@ def test_errors_are_messages_with_remedies_not_tracebacks(words, says, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_evaluation_is_printed_kept_and_in_the_report(run):
+def test_an_evaluation_is_printed_stored_and_in_the_report(run):
     folder, _ = run
     done = vitrail("evaluate", str(folder), "-n", "60", "--metrics", "fd-vitrail,pixels", "--best", "--ensemble")
     assert done.returncode == 0, done.stderr
@@ -137,7 +137,7 @@ def test_list_names_every_method_source_partition_and_setting():
     assert "init_from=" in settings
 
 
-def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_says_how(tmp_path):
+def test_ctrl_c_leaves_a_resumable_run_and_prints_the_command(tmp_path):
     folder = tmp_path / "run"
     words = [sys.executable, "-m", "vitrail.cli.main", "run", "prism", *TINY, "rounds=400", f"out={folder}"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -58,7 +58,7 @@ def test_a_client_that_lost_its_state_is_sent_the_full_state(tmp_path):
     assert outcomes[0].up["client-2"] == bytes_up  # both replies are counted
 
 
-def test_failed_clients_are_reported_with_reasons_and_order_is_kept(tmp_path):
+def test_failed_clients_are_reported_with_reasons_in_order(tmp_path):
     gone = lambda _, c, d: Failure("the cable was cut") if c == "client-1" else d  # noqa: E731
     fed, outcomes, _ = federate(Toy(), tmp_path, rounds=1, spoil=gone, reverse=True)
     assert outcomes[0].excluded == {"client-1": "the cable was cut"}

@@ -64,7 +64,7 @@ def test_a_file_of_several_runs_gives_one_entry_each_and_overrides_change_all(fi
     assert [getattr(e.settings, "sync", "") for e in found] == ["d&g", "g", ""]
 
 
-def test_every_run_is_played_in_each_setting_and_says_so_in_its_name(tmp_path):
+def test_every_run_is_repeated_in_each_setting_and_named_after_it(tmp_path):
     text = """clients = 4
     rounds = 2
     ["fedavg, fedprox"]
@@ -110,7 +110,7 @@ def test_a_file_of_several_runs_is_no_single_run(file):
         ('method = "fedgan"\n[[runs]]\nname = "a"\nsnyc = "g"', "did you mean sync"),
     ],
 )
-def test_what_is_wrong_with_a_comparison_is_said(text, says, tmp_path):
+def test_problems_of_a_comparison_are_reported(text, says, tmp_path):
     (tmp_path / "x.toml").write_text(text)
     with pytest.raises(VitrailError, match=says):
         entries([str(tmp_path / "x.toml")], {})
@@ -139,7 +139,7 @@ def test_the_table_has_means_and_spreads_over_seeds(played):
     assert markdown(table).count("\n| sync") == 2
 
 
-def test_runs_in_several_settings_also_stand_side_by_side(played):
+def test_runs_in_several_settings_are_also_shown_side_by_side(played):
     _, (a, b) = played
     found = [replace(a, name="few, A", where="few"), replace(b, name="few, B", where="few")]
     found += [replace(b, name="many, A", where="many")]
@@ -153,7 +153,7 @@ def test_runs_in_several_settings_also_stand_side_by_side(played):
     assert by_settings([a, b]) == []
 
 
-def test_the_notes_say_what_was_the_same_and_what_was_not(played):
+def test_the_notes_list_equal_and_different_settings(played):
     _, found = played
     assert differing(found) == ["sync"]
     said = notes(found, ASKED)
@@ -162,7 +162,7 @@ def test_the_notes_say_what_was_the_same_and_what_was_not(played):
     assert "biased upwards: 100 samples for 384 dimensions" in said
 
 
-def test_unequal_compute_is_said(played, monkeypatch):
+def test_unequal_compute_is_reported(played, monkeypatch):
     _, found = played
     slow = {found[0].runs[0].parent: 100.0}
     monkeypatch.setattr(table_module, "_seconds", lambda run: slow.get(run.parent, 10.0))
@@ -187,7 +187,7 @@ def test_a_second_time_nothing_is_trained_or_measured(played, monkeypatch):
     assert [e.found for e in again] == [e.found for e in before]
 
 
-def test_only_the_wanted_are_played_and_the_others_stay_in_the_table(played, tmp_path):
+def test_only_selected_runs_are_trained_and_the_others_stay_in_the_table(played, tmp_path):
     folder, before = played
     file, asked = str(folder / "both.toml"), lambda *_: pytest.fail("trained")
     some = entries([file], {}, before[1].name)
@@ -253,7 +253,7 @@ def test_one_failing_run_does_not_stop_the_others(tmp_path):
     assert standings(found, ASKED).rows[1][2] == "failed"
 
 
-def test_a_killed_comparison_goes_on_and_gives_the_same_models(played, tmp_path):
+def test_a_killed_comparison_continues_and_gives_the_same_models(played, tmp_path):
     folder, found = played
     words = [
         sys.executable,

@@ -21,6 +21,6 @@ def test_every_run_of_every_file_can_be_built(path):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
-def test_every_file_says_how_it_is_played(path):
+def test_every_file_names_the_command_that_runs_it(path):
     where = path.relative_to(Path(__file__).parents[2])
     assert f"vitrail compare {where}" in path.read_text()

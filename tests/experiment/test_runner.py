@@ -202,7 +202,7 @@ def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
     assert rounds == [[0, 1, 2, 3, 4]] * 2
 
 
-def test_keys_from_the_operating_system_outlive_a_kill_before_the_first_checkpoint_with_a_round(tmp_path):
+def test_os_keys_survive_a_kill_before_the_first_finished_round(tmp_path):
     class Stops(Callback):
         def on_reply(self, outcome):
             if outcome.round == 2:
@@ -229,7 +229,7 @@ def test_a_finished_run_can_be_resumed_and_stays_what_it_is(unbroken):
     assert equal(result(unbroken["fedgan"]), before)
 
 
-def test_a_run_leaves_what_a_person_expects(unbroken):
+def test_a_run_writes_all_expected_files(unbroken):
     folder = unbroken["prism"]
     names = {p.name for p in folder.iterdir()}
     assert names >= {
@@ -300,7 +300,7 @@ def as_of_version_0_1_0(folder, run=None):
         save(folder / f"{name}.safetensors", tree)
 
 
-def test_a_run_that_another_split_was_trained_with_is_not_continued_and_the_reason_is_named(tmp_path):
+def test_a_run_with_another_split_is_not_continued_and_the_reason_is_given(tmp_path):
     run = tiny("fedgan", tmp_path / "run", **BRIEF)
     as_of_version_0_1_0(run.folder, b"an id of other training data")
     with pytest.raises(VitrailError, match=r"version 0\.1\.0, which split data .* by position"):
@@ -309,7 +309,7 @@ def test_a_run_that_another_split_was_trained_with_is_not_continued_and_the_reas
         audit_run(run.folder, ["membership"])
 
 
-def test_a_model_of_an_earlier_split_is_measured_and_the_figures_are_marked_as_not_held_out(tmp_path):
+def test_results_of_a_model_with_an_earlier_split_are_marked_not_held_out(tmp_path):
     run = tiny("fedgan", tmp_path / "run", **BRIEF)
     assert load(run.folder / "model.safetensors")["about"]["split"] == "content"
     _, columns = evaluate_stored(run.folder, families=["pixels"], n=20)
@@ -322,7 +322,7 @@ def test_a_model_of_an_earlier_split_is_measured_and_the_figures_are_marked_as_n
     assert not any("not held out" in m.note for m in columns[0].measures)
 
 
-def test_a_run_that_starts_from_one_of_an_earlier_split_says_that_its_figures_are_not_held_out(tmp_path):
+def test_a_run_started_from_an_earlier_split_marks_its_results_not_held_out(tmp_path):
     first = tiny("fedgan", tmp_path / "first", **BRIEF)
     second = tiny("fedgan", tmp_path / "second", **BRIEF, init_from=str(first.folder))
     assert load(second.folder / "model.safetensors")["about"]["split"] == "content"
@@ -377,7 +377,7 @@ def test_starting_from_what_is_no_like_run_is_refused(start, says, unbroken, tmp
         tiny("prism", tmp_path / "x", init_from=str(unbroken.get(start, tmp_path / start)))
 
 
-def test_empty_clients_sit_out_and_the_run_goes_on(tmp_path):
+def test_empty_clients_are_skipped_and_the_run_continues(tmp_path):
     plan = prepare(config.resolve("prism", {**TINY, "out": "x", "clients": 10, "partition": "dirichlet:0.005"}))
     assert plan.empty
     assert set(plan.clients) | set(plan.empty) == set(plan.partition.names)
@@ -397,19 +397,19 @@ def test_a_sample_of_clients_takes_part_in_each_round(tmp_path):
     assert len({tuple(r["up"]) for r in run.rows}) > 1
 
 
-def test_drop_outs_are_reported_and_the_run_goes_on(tmp_path):
+def test_dropouts_are_reported_and_the_run_continues(tmp_path):
     run = tiny("fedgan", tmp_path / "x", clients=6, client_dropout=0.4, rounds=3)
     assert any(r["excluded"] for r in run.rows)
     assert all(r["replied"] + len(r["excluded"]) == 6 for r in run.rows)
 
 
-def test_a_run_that_stays_below_its_quorum_stops_cleanly_and_says_why(tmp_path):
+def test_a_run_below_its_quorum_stops_cleanly_with_the_reason(tmp_path):
     with pytest.raises(VitrailError, match=r"3 rounds in a row.*quorum is 3.*dropped out.*vitrail resume"):
         tiny("fedgan", tmp_path / "x", client_dropout=0.99, quorum=3, rounds=9)
     assert (tmp_path / "x" / "checkpoint.safetensors").exists()
 
 
-def test_a_run_in_which_nobody_answered_has_no_model(tmp_path):
+def test_a_run_without_any_reply_has_no_model(tmp_path):
     with pytest.raises(VitrailError, match="no round changed the model"):
         tiny("fedgan", tmp_path / "x", client_dropout=0.999999, rounds=2)
     assert not (tmp_path / "x" / "model.safetensors").exists()
@@ -497,14 +497,14 @@ def test_data_from_python_trains_and_must_be_handed_over_to_resume(tmp_path):
         vitrail.resume(run.folder, data=other)
 
 
-def test_pictures_without_labels_train_without_labels(tmp_path):
+def test_images_without_labels_train_without_labels(tmp_path):
     run = tiny("prism", tmp_path / "x", labels="ignore", rounds=1)
     assert run.generator.classes == ()
     with pytest.raises(VitrailError, match="without labels"):
         run.generator.sample(3, label=1)
 
 
-def test_fd_is_measured_along_the_way_and_the_best_round_is_kept(unbroken):
+def test_fd_is_measured_during_a_run_and_the_best_round_is_stored(unbroken):
     for method, folder in unbroken.items():
         fds = [row["fd"] for row in RunDir(folder).rows()]
         best = vitrail.load(folder / "best.safetensors")
@@ -517,7 +517,7 @@ def test_fd_is_measured_along_the_way_and_the_best_round_is_kept(unbroken):
         assert gauge.distance(vitrail.load(folder)) == pytest.approx(fds[-1], rel=1e-6), method
 
 
-def test_measuring_changes_no_bit_of_the_model_and_can_be_left_out(unbroken, tmp_path):
+def test_measuring_changes_no_bit_of_the_model_and_is_optional(unbroken, tmp_path):
     run = tiny("prism", tmp_path / "x", eval_every=0)
     assert not (run.folder / "best.safetensors").exists()
     assert not any("fd" in row for row in run.rows)
@@ -572,7 +572,7 @@ def named(tmp_path_factory):
     return folder
 
 
-def test_a_classifier_is_watched_kept_and_measured_by_its_accuracy(named):
+def test_a_classifier_is_monitored_stored_and_measured_by_accuracy(named):
     folder = RunDir(named / "fedavg")
     accuracies = [row["accuracy"] for row in folder.rows()]
     assert len(accuracies) == 3
@@ -601,7 +601,7 @@ def test_a_run_with_both_is_measured_by_both(named):
     assert vitrail.load_classifier(folder.path).classes == vitrail.load(folder.path).classes
 
 
-def test_what_cannot_be_measured_is_said(named):
+def test_metrics_that_do_not_apply_are_reported(named):
     with pytest.raises(VitrailError, match="makes no pictures"):
         evaluate_stored(named / "fedavg", families=["oracle"])
     with pytest.raises(VitrailError, match="made no classifier"):

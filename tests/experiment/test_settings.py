@@ -100,7 +100,7 @@ def test_a_file_that_is_none_is_refused_by_name(tmp_path, text, says):
     assert "a.toml" in str(caught.value)
 
 
-def test_a_file_without_a_method_says_so(tmp_path):
+def test_a_file_without_a_method_is_refused(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text("clients = 4\n")
     assert "known are prism" in problems(str(path))["method"]
@@ -110,7 +110,7 @@ def test_a_file_without_a_method_says_so(tmp_path):
     ("text", "value"),
     [("a=1", 1), ("a=0.5", 0.5), ("a=true", True), ("a=x", "x"), ("a=x=y", "x=y"), ('a="7"', "7"), ("a=2026-01-01", "2026-01-01"), ("a=", "")],
 )  # fmt: skip
-def test_overrides_are_read_as_a_person_means_them(text, value):
+def test_overrides_are_parsed_as_numbers_booleans_or_text(text, value):
     assert parse_override(text) == ("a", value)
 
 
@@ -128,5 +128,5 @@ def test_a_runs_identity_changes_with_what_decides_its_bits_and_nothing_else():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_setting_says_what_it_is(method):
+def test_every_setting_has_a_description(method):
     assert all(f.description for f in settings_model(method).model_fields.values())

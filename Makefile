@@ -3,18 +3,21 @@ VENV   ?= .venv
 PIP    := $(VENV)/bin/python -m pip
 OUT    ?= runs/first
 
-.PHONY: help run test sites docs lint bench clean
+.PHONY: help run test slow sites docs lint bench clean
 help:            ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 run: $(VENV)/.ready  ## set up, then train PRISM over ten clients on embedded digits
 	@if [ -e $(OUT)/settings.toml ]; then $(VENV)/bin/vitrail resume $(OUT); else $(VENV)/bin/vitrail run prism out=$(OUT); fi
 
-test: $(VENV)/.ready-dev  ## set up, then run the tests
-	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m 'not sites and not docs'
+test: $(VENV)/.ready-dev  ## set up, then run the tests (about five minutes; `make slow` runs the rest)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m 'not sites and not docs and not slow'
 
 sites: $(VENV)/.ready-dev  ## the tests that start Flower: its simulation, and real processes, with kills, lies and TLS
 	$(VENV)/bin/python -m pytest -m sites tests/engines tests/experiment/deployment
+
+slow: $(VENV)/.ready-dev  ## the long tests: kills, hostile replies, every method, examples
+	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m slow
 
 docs: $(VENV)/.ready-dev  ## build the documentation site into site/ and run its code blocks and notebook
 	$(VENV)/bin/mkdocs build --strict

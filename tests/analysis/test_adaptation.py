@@ -12,6 +12,8 @@ from vitrail.experiment.callbacks import Callback
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.state import load as load_state
 
+pytestmark = pytest.mark.slow
+
 
 def test_new_clients_start_with_the_runs_content_and_an_untrained_style(folder, tmp_path):
     curves = adapt(folder, "domains:solarize,erase", 2, tmp_path / "new", samples=20)

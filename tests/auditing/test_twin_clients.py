@@ -11,6 +11,8 @@ from vitrail.nets.flat import vector_size
 from vitrail.privacy import clipping as clip
 from vitrail.utils.rng import Rng
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"width": 4, "latent_dim": 8, "batch_size": 8, "rounds": 2, "epsilon": 2.0}
 RUNS = {
     "gswgan": {"privacy": "gradient", "num_fakes": 16, "d_steps": 2},

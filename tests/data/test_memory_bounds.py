@@ -19,6 +19,8 @@ from vitrail.data.resize import fit
 from vitrail.data.sources import npy_files as stored
 from vitrail.utils.errors import Malformed
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 MB = 10**6
 

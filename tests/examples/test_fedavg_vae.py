@@ -16,6 +16,8 @@ from vitrail.testing import check_method, same
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.state import load
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"data": "digits", "size": 8, "clients": 3, "eval_every": 0, "grids": 0}
 

@@ -17,6 +17,8 @@ from vitrail.nets.features import load_features
 from vitrail.nets.generators import build_generator
 from vitrail.nets.masked import Masked, sample_mask
 
+pytestmark = pytest.mark.slow
+
 needs_assets = pytest.mark.skipif("VITRAIL_ASSETS" not in os.environ, reason="VITRAIL_ASSETS is not set")
 PATH = Path(__file__).parents[2] / "examples" / "plain_prism.py"
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+pytestmark = pytest.mark.slow
+
 PATH = Path(__file__).parents[2] / "examples" / "simpson.py"
 
 

@@ -26,6 +26,8 @@ from vitrail.utils import state
 from vitrail.utils.errors import Malformed
 from vitrail.wire import deltas
 
+pytestmark = pytest.mark.slow
+
 GENERATORS = ("small", "resnet", "sngan", "dcgan")
 MOST = 300 * 2**20  # bytes that a refusal may cost
 ABOUT = {"shape": [3, 128, 128], "classes": 0}

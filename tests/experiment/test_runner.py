@@ -101,6 +101,7 @@ def charts_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("charts_once")
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "when"), [("prism", "before"), ("fedgan", "after")])
 def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(method, when, tmp_path):
     expected = result(tiny(method, tmp_path / "unbroken", **BRIEF).folder)
@@ -164,6 +165,7 @@ def killed_alone(code):
     return ran.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_killed_while_workers_train_and_resumed_with_another_number(unbroken, tmp_path):
     out = tmp_path / "run"
     assert killed_alone(f"tiny('prism', {str(out)!r}, workers=2, callbacks=[Deadly()])")
@@ -185,6 +187,7 @@ FREE = {
 }
 
 
+@pytest.mark.slow
 def test_killed_where_no_client_waits_for_another_and_resumed(tmp_path):
     """The only checkpoint so far has no round; ledger and metrics are those of an unbroken run too."""
     how = {**TINY, **FREE}

@@ -19,7 +19,14 @@ def subject(tmp_path_factory):
     return get
 
 
-@pytest.mark.parametrize("name", [*METHODS, *PRIVATE])
+FIRST = ("prism", "fedgan", "moments")  # the others are slow together
+
+
+def names(found):
+    return [pytest.param(n, marks=() if n in FIRST else pytest.mark.slow) for n in found]
+
+
+@pytest.mark.parametrize("name", names([*METHODS, *PRIVATE]))
 @pytest.mark.parametrize(
     "check", [c for c in CHECKS if c not in (check_workers, check_async)], ids=lambda c: c.__name__
 )
@@ -27,7 +34,7 @@ def test_method_passes(check, name, subject):
     check(subject(name))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", names(METHODS))
 @pytest.mark.parametrize("check", [check_workers, check_async], ids=lambda c: c.__name__)
 def test_method_passes_with_workers(check, name, subject):
     check(subject(name))

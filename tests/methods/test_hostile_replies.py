@@ -19,6 +19,8 @@ from vitrail.utils.state import finite
 from vitrail.wire.codecs import BY_NAME
 from vitrail.wire.message import Kind, Message, Part, decode, encode, make_part
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = sorted(shares())
 HOSTILE = "client-1"
 DTYPES = {"float32": "<f4", "float16": "<f2", "bytes": "<u1", "int32": "<i4", "int64": "<i8", "seed": "<u8"}

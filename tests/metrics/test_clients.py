@@ -21,6 +21,8 @@ from vitrail.report.comparison_tables import by_clients, standings
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.state import load as load_state
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "data": "digits", "size": 8, "partition": "domains:invert,blur", "rounds": 1, "width": 4, "latent_dim": 8,
     "workers": 1, "eval_every": 0, "grids": 0, "labels": "ignore", "clients": 2, "seed": 3,

@@ -8,6 +8,8 @@ from vitrail.metrics.distances import Distances
 from vitrail.metrics.extractors import Extractor, FeatureSet
 from vitrail.metrics.measure import bootstrap, jackknife, share
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("hits", [0, 3, 50, 100])
 def test_the_interval_of_a_share_solves_wilsons_equation(hits):

@@ -23,6 +23,8 @@ from vitrail.models.onnx_export import check_installed, export_onnx
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
+pytestmark = pytest.mark.slow
+
 TINY = {"data": "digits", "size": 8, "clients": 3, "batch_size": 10, "rounds": 1, "workers": 1, "eval_every": 0}
 
 

@@ -16,6 +16,8 @@ from vitrail.privacy.run_ledger import opening_claim
 from vitrail.utils import state as store
 from vitrail.utils.keys import Key
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory):

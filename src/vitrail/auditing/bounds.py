@@ -24,7 +24,7 @@ NORMAL = NormalDist()
 def at_least(hits: int, n: int, alpha: float) -> float:
     """Return the lower Clopper-Pearson bound of a probability with `hits` of n, at an error rate of alpha.
 
-    Example:
+    Examples:
         >>> round(at_least(10, 10, 0.05), 4) == round(0.05 ** 0.1, 4)
         True
     """
@@ -54,7 +54,7 @@ def from_rates(tp: int, members: int, fp: int, others: int, delta: float, confid
     Raises:
         VitrailError: A count exceeds its total.
 
-    Example:
+    Examples:
         >>> from_rates(50, 100, 50, 100, 1e-5)
         0.0
     """
@@ -92,7 +92,7 @@ def one_run_p(m: int, guesses: int, right: int, eps: float, delta: float) -> flo
     Raises:
         VitrailError: There are more correct guesses than guesses, or more guesses than canaries.
 
-    Example:
+    Examples:
         >>> one_run_p(4, 4, 4, 0.0, 0.0)
         0.0625
     """
@@ -111,7 +111,7 @@ def one_run_p(m: int, guesses: int, right: int, eps: float, delta: float) -> flo
 def one_run(m: int, guesses: int, right: int, delta: float, confidence: float = 0.95) -> float:
     """Return a lower bound on ε from one run: the largest ε that this number of correct guesses refutes.
 
-    Example:
+    Examples:
         >>> round(one_run(100, 100, 100, 0.0), 3) == round(math.log(0.05**0.01 / (1 - 0.05**0.01)), 3)
         True
     """

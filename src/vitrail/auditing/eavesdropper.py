@@ -123,7 +123,7 @@ def check_r(r: Sequence[float]) -> list[float]:
     Raises:
         VitrailError: If a factor is 1 in float32, and so changes nothing, or too large for float32.
 
-    Example:
+    Examples:
         >>> check_r([0.5, 0.9999, 0.5])
         [0.5, 0.9999]
     """

@@ -81,7 +81,7 @@ def attack(target: Target) -> Finding | None:
 def psnr(a: Tensor, b: Tensor) -> Tensor:
     """Return the peak signal-to-noise ratio in dB of images in [-1, 1], pair by pair.
 
-    Example:
+    Examples:
         >>> round(psnr(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2)).item(), 2)
         6.02
     """

@@ -17,7 +17,7 @@ FPRS = (0.01, 0.001)  # false positive rates at which attacks are judged (Carlin
 def auc(members: Scores, others: Scores) -> tuple[float, float, float]:
     """Return the probability that a member scores above a non-member, and its 95% interval (Hanley, McNeil 1982).
 
-    Example:
+    Examples:
         >>> auc(np.array([2.0, 3.0]), np.array([1.0, 0.0]))[0]
         1.0
     """

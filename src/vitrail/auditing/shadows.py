@@ -74,7 +74,7 @@ def likelihood_ratios(seen: Floats, has: Bools) -> Floats:
         seen: Scores, (models, images).
         has: Which model was trained on which image. Each kind has one variance for all images.
 
-    Example:
+    Examples:
         >>> found = likelihood_ratios(np.array([[1.0], [0.9], [0.0], [0.1]]), np.array([[1], [1], [0], [0]], bool))
         >>> bool((found[:2] > 0).all() and (found[2:] < 0).all())
         True

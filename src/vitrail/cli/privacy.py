@@ -88,7 +88,7 @@ def parse_factors(text: str | None) -> list[float]:
     Raises:
         VitrailError: The text is not a list of numbers.
 
-    Example:
+    Examples:
         >>> parse_factors("0.5, 0.9999")
         [0.5, 0.9999]
     """

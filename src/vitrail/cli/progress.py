@@ -55,6 +55,7 @@ class ProgressDisplay(Callback):
         """Print what will run."""
         s, p = plan.settings, plan.partition
         self.folder = plan.folder.path
+        self.data_option = " --data DATA" if plan.deployed else ""  # the server does not know the nodes' data
         held = sorted(len(i) for i in p.indices if len(i))
         share = f" of {held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} images" if held else ""
         self.console.print(
@@ -140,7 +141,7 @@ class ProgressDisplay(Callback):
         where = escape(str(run.folder))
         if drawn:
             self.console.print(f"  more images: vitrail sample {where} -n 64 -o grid.png", soft_wrap=True)
-        self.console.print(f"  how good is it: vitrail evaluate {where}", soft_wrap=True)
+        self.console.print(f"  measure it: vitrail evaluate {where}{self.data_option}", soft_wrap=True)
 
     def stop(self) -> None:
         """Stop the live line and restore Ctrl-C."""

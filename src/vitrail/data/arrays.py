@@ -29,7 +29,7 @@ def as_images(images: Any, size: int, where: str) -> NDArray[np.uint8]:
     Raises:
         Malformed: If the array has another shape or its values are out of range.
 
-    Example:
+    Examples:
         >>> as_images(np.ones((2, 8, 8, 3)), 4, "here").shape
         (2, 3, 4, 4)
     """

@@ -23,7 +23,7 @@ class Images:
         groups: Numbers of shape (n,) of the first-level sub-folders.
         identities: Numbers of shape (n,), equal for two images of the same person.
 
-    Example:
+    Examples:
         >>> images = Images(np.zeros((3, 1, 8, 8), np.uint8), labels=np.array([0, 1, 0]))
         >>> len(images), images.take(np.array([1])).labels
         (3, array([1]))
@@ -74,7 +74,7 @@ class Dataset:
         groups: Names of the groups 0, 1, ...
         split: Origin of the test images: `own` for a separate test set, `content` for a hash of each image.
 
-    Example:
+    Examples:
         >>> from vitrail.data import from_arrays
         >>> data = from_arrays(np.arange(640).reshape(10, 8, 8) % 251, size=8, test_fraction=0.5)
         >>> data.shape, len(data.train) + len(data.test), data.split

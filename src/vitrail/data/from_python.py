@@ -41,7 +41,7 @@ def from_arrays(
     Raises:
         VitrailError: If shapes, values or numbers of labels do not match.
 
-    Example:
+    Examples:
         >>> data = from_arrays(np.eye(28)[:, :, None] * np.linspace(0, 1, 28), ["cat", "dog"] * 14)
         >>> data.shape, data.classes, len(data.train), len(data.test)
         ((1, 32, 32), ('cat', 'dog'), 20, 8)
@@ -66,7 +66,7 @@ def from_torch(
     Raises:
         VitrailError: If the data set is empty, only some images have labels, or shapes or values are invalid.
 
-    Example:
+    Examples:
         >>> import torch
         >>> x, y = torch.rand(10, 1, 8, 8), torch.arange(10) % 2
         >>> data = from_torch(torch.utils.data.TensorDataset(x, y), size=8, test_fraction=0)

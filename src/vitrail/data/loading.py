@@ -23,7 +23,7 @@ def image_side(spec: str, size: int | None = None) -> int:
         spec: The `data=` setting.
         size: The `size=` setting; None: the default of the source.
 
-    Example:
+    Examples:
         >>> image_side("mnist"), image_side("celeba"), image_side("celeba", 16)
         (32, 64, 16)
     """
@@ -54,7 +54,7 @@ def load(
         VitrailError: If there is no such source, or a file is missing.
         Malformed: If a file is damaged.
 
-    Example:
+    Examples:
         >>> digits = load("digits", size=8)
         >>> len(digits.train), len(digits.test), digits.shape
         (1442, 355, (1, 8, 8))

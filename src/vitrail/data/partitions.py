@@ -67,7 +67,7 @@ Register your own with the decorator `vitrail.register_partition` (`PARTITIONS.r
 group `vitrail.partitions`. `partition=NAME` and `partition=NAME:ARGUMENTS` then select it; the text after the colon is
 `request.spec.argument`.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> from vitrail.data import PARTITIONS, PartitionRequest, load, partition
     >>> @PARTITIONS.register("sizes", "sizes:A,B,..., clients with these shares of the images")
@@ -129,7 +129,7 @@ def partition(
     Raises:
         VitrailError: If the setting is invalid or does not fit the data.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from vitrail.data import load
         >>> p = partition("iid", load("digits"), 4, np.random.default_rng(0), server_fraction=0.1)
@@ -168,7 +168,7 @@ def partition(
 def numbered(prefix: str, n: int) -> tuple[str, ...]:
     """Return n names with numbers of equal width.
 
-    Example:
+    Examples:
         >>> numbered("client", 3)
         ('client-0', 'client-1', 'client-2')
     """

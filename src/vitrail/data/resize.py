@@ -30,7 +30,7 @@ def fit(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
         pixels: Images of shape (n, c, h, w).
         size: Height and width of the result.
 
-    Example:
+    Examples:
         >>> fit(np.full((1, 1, 28, 28), 9, np.uint8), 32)[0, 0, 0:3, 5]
         array([0, 0, 9], dtype=uint8)
     """

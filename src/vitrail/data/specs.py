@@ -52,7 +52,7 @@ def parse_source(spec: str) -> SourceSpec:
     Raises:
         VitrailError: If there is no such source, or the argument is missing or invalid.
 
-    Example:
+    Examples:
         >>> parse_source("folder:my/images")
         SourceSpec(name='folder', argument='my/images')
         >>> parse_source("minst")
@@ -75,7 +75,7 @@ def parse_source(spec: str) -> SourceSpec:
 def cifar_batches(argument: str) -> tuple[int, ...]:
     """Parse the argument of `cifar10:...`: the training batches to use; empty: all five.
 
-    Example:
+    Examples:
         >>> cifar_batches(""), cifar_batches("1"), cifar_batches("1+3-5")
         ((1, 2, 3, 4, 5), (1,), (1, 3, 4, 5))
     """
@@ -102,7 +102,7 @@ def parse_set(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: If the text has another form.
 
-    Example:
+    Examples:
         >>> parse_set("0+3-5")
         (0, 3, 4, 5)
     """
@@ -164,7 +164,7 @@ def parse_partition(spec: str) -> PartitionSpec:
     Raises:
         VitrailError: If there is no such partition, or its arguments are missing or invalid.
 
-    Example:
+    Examples:
         >>> parse_partition("dirichlet:0.3:Male").attribute
         'Male'
         >>> parse_partition("classes:0-1,2-4,5-9").sets

@@ -51,7 +51,7 @@ generator; it returns images of the same shape.
 Register your own with the decorator `vitrail.register_transform` (`TRANSFORMS.register`) or with an entry point in the
 group `vitrail.transforms`. `partition=domains:NAME,...` then gives it to a client.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> from torch import Tensor
     >>> from vitrail.data import TRANSFORMS, parse_partition
@@ -86,7 +86,7 @@ def apply_transform(images: Images, domain: str, rng: Rng) -> Images:
     Returns:
         The transformed images with the same labels, attributes and groups.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from vitrail.data import Images
         >>> from vitrail.utils.rng import Rng

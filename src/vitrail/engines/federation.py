@@ -99,7 +99,7 @@ def select_clients(clients: Sequence[str], per_round: int, rng: Rng) -> list[str
     Returns:
         The selected clients, in the order of `clients`.
 
-    Example:
+    Examples:
         >>> select_clients(["a", "b", "c"], 3, Rng((0,)))
         ['a', 'b', 'c']
     """

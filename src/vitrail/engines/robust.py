@@ -34,7 +34,7 @@ def trimmed_mean(rows: NDArray[np.float64], trim: float) -> NDArray[np.float64]:
     Returns:
         One number per column; it does not depend on the order of the rows.
 
-    Example:
+    Examples:
         >>> trimmed_mean(np.array([[1.0], [2.0], [3.0], [1e9]]), 0.25).tolist()
         [2.5]
     """

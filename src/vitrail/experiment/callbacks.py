@@ -19,7 +19,7 @@ class Callback:
 
     Pass objects to `vitrail.train(..., callbacks=[...])`, or register the class and name it: `callbacks=my-callback`.
 
-    Example:
+    Examples:
         >>> class PrintLoss(Callback):
         ...     def on_round_end(self, result, row):
         ...         print(row["round"], row["loss"])
@@ -107,7 +107,7 @@ def build_callbacks(given: Iterable[Callback | str]) -> CallbackList:
 def callback_names(text: str) -> list[str]:
     """Return the names in the setting `callbacks`.
 
-    Example:
+    Examples:
         >>> callback_names("tensorboard, mine")
         ['tensorboard', 'mine']
     """

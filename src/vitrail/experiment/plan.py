@@ -179,7 +179,7 @@ def _load(s: Settings, given: Any) -> Dataset:
         if s.data == NODES:
             raise VitrailError(
                 "data=nodes stands for the data of a deployment's nodes: start or continue such a run with `flwr run` "
-                "(docs/flower.md), or name data that is available here"
+                "(see docs/how-to/deploy.md), or name data that is available here"
             )
         return load_data(s.data, size=s.size, test_fraction=s.test_fraction)
     data = given if isinstance(given, Dataset) else from_torch(given, size=s.size, test_fraction=s.test_fraction)

@@ -38,7 +38,7 @@ def register_generator(name: str, summary: str = "") -> Callable[[T], T]:
 
 
 def register_discriminator(name: str, summary: str = "") -> Callable[[T], T]:
-    """Register a discriminator for `discriminator=NAME`. Group: vitrail.discriminators.
+    """Register a discriminator for `d_architecture=NAME`. Group: vitrail.discriminators.
 
     The entry is called as `entry(shape, classes, width)` and returns a torch module that maps images in [-1, 1] and
     labels, or None, to one logit per image.

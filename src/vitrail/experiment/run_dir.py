@@ -168,7 +168,7 @@ def new_run_dir(method: str, data: str) -> Path:
 def public_name(data: str) -> str:
     """Return a data set's name without its path, because a model file may be published.
 
-    Example:
+    Examples:
         >>> public_name("folder:/home/me/scans"), public_name("cifar10:1"), public_name("mine:/home/me/scans")
         ('folder:scans', 'cifar10:1', 'mine:scans')
     """

@@ -156,7 +156,7 @@ def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Sett
     Raises:
         BadSettings: With every problem and its remedy.
 
-    Example:
+    Examples:
         >>> resolve("prism", {"clients": 4}).clients
         4
         >>> resolve("prism", {"clints": 4, "rounds": 0})
@@ -236,7 +236,7 @@ def read(what: str) -> dict[str, Any]:
 def parse_override(text: str) -> tuple[str, Any]:
     """Parse `key=value` of the command line; a number, boolean or quoted text is read as TOML.
 
-    Example:
+    Examples:
         >>> parse_override("clients=4"), parse_override("partition=dirichlet:0.3")
         (('clients', 4), ('partition', 'dirichlet:0.3'))
     """

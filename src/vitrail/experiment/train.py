@@ -50,7 +50,7 @@ def train(
     Raises:
         VitrailError: If the settings are wrong; all problems are reported at once, before anything is written.
 
-    Example:
+    Examples:
         >>> import tempfile, vitrail
         >>> run = vitrail.train("prism", data="digits", size=8, clients=2, rounds=1, local_steps=1, workers=1,
         ...                     eval_every=0, out=tempfile.mkdtemp())
@@ -99,7 +99,7 @@ def resume(
         raise VitrailError(f"{folder} has no run (no settings.toml); give the folder that `vitrail run` printed")
     if place.nodes.exists():
         raise VitrailError(
-            f"{folder} is a run over nodes; continue it with `flwr run`, its settings and its out (docs/flower.md)"
+            f"{folder} is a run over nodes; continue it with `flwr run` (see docs/how-to/deploy.md)"
         )
     overrides: dict[str, Any] = {"out": str(folder)} | ({} if workers is None else {"workers": workers})
     plan = prepare(config.resolve(str(place.settings), overrides), data)

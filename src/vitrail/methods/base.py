@@ -279,7 +279,7 @@ def fixed_point_scale(limit: float, clients: int) -> float:
 
     It is the largest for which the sum of all clients at the limit cannot overflow.
 
-    Example:
+    Examples:
         >>> fixed_point_scale(1.0, 1000) == 2.0**52
         True
     """

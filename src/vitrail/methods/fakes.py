@@ -22,7 +22,7 @@ def pack(x: Tensor, form: Form) -> Array:
         x: Generated images, in [-1, 1].
         form: Number format.
 
-    Example:
+    Examples:
         >>> pack(torch.tensor([-1.0, 0.0, 1.0]), "uint8").tolist()
         [0, 128, 255]
     """

@@ -75,7 +75,7 @@ class PartSpec:
         over: What the method divides a sum by: the name of another part, or NUM_CLIENTS; empty if it is not a mean.
         shape: Shape on the wire; None stands for any length that matches the size.
 
-    Example:
+    Examples:
         >>> PartSpec("sum", "float32", 10).has_shape((10,))
         True
     """

@@ -93,7 +93,7 @@ def probe(fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor) ->
     Returns:
         1.0 for each image of the second set that is classified correctly, otherwise 0.0.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0], [0.2], [1.0], [1.2]])
         >>> probe(x, torch.tensor([0, 0, 1, 1]), torch.tensor([[-1.0], [2.0], [3.0]]), torch.tensor([0, 1, 0])).tolist()
         [1.0, 1.0, 0.0]

@@ -52,7 +52,7 @@ def split_validation(test: Images) -> tuple[Images, Images]:
     Returns:
         A fifth of the images, at most 2,000, and the others.
 
-    Example:
+    Examples:
         >>> [len(part) for part in split_validation(Images(np.zeros((100, 1, 8, 8), np.uint8)))]
         [20, 80]
     """
@@ -67,15 +67,15 @@ def check_metrics(names: Iterable[str]) -> list[str]:
     Raises:
         VitrailError: If a metric is not registered.
 
-    Example:
-        >>> check_families(["fidd"])
+    Examples:
+        >>> check_metrics(["fidd"])
         Traceback (most recent call last):
-        vitrail.utils.errors.VitrailError: metrics 'fidd': not registered; did you mean fid?
+        vitrail.utils.errors.VitrailError: metrics 'fidd': not registered; did you mean fid? (or set VITRAIL_PLUGINS)
     """
     chosen = list(names)
     for name in chosen:
         if name not in METRICS:
-            raise VitrailError(f"metrics {name!r}: not registered; {nearest(name, METRICS)}")
+            raise VitrailError(f"metrics {name!r}: not registered; {nearest(name, METRICS)} (or set VITRAIL_PLUGINS)")
     return chosen
 
 

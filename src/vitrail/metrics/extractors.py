@@ -114,7 +114,7 @@ def choose_ruler(data_name: str, trained_against: Iterable[str]) -> str:
     Raises:
         VitrailError: If they were trained against all networks of this package.
 
-    Example:
+    Examples:
         >>> choose_ruler("mnist", ["vitrail-fashion"]), choose_ruler("mnist", ["vitrail-cifar"])
         ('vitrail-cifar', 'vitrail-fashion')
     """

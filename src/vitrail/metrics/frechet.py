@@ -22,7 +22,7 @@ class Gaussian:
         total: Their sum.
         outer: The sum of their outer products.
 
-    Example:
+    Examples:
         >>> g = Gaussian.empty(2)
         >>> g.update(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
         >>> g.update(torch.tensor([[1.0, 3.0]]))
@@ -70,7 +70,7 @@ def frechet(a: Gaussian, b: Gaussian) -> float:
     The last trace is that of (Σ_a^½ Σ_b Σ_a^½)^½, which is symmetric: its eigenvalues are real, and faster to compute
     than those of Σ_a Σ_b.
 
-    Example:
+    Examples:
         >>> a, b = (Gaussian.of(torch.tensor([[0.0], [2.0]]) + shift) for shift in (0, 3))
         >>> round(frechet(a, b), 6)
         9.0
@@ -113,7 +113,7 @@ def frechet_without(rows: Tensor, other: Gaussian) -> list[float]:
 def few_samples(dim: int, n_real: int, n_fake: int) -> str:
     """Return a note on a Fréchet distance of too few samples for its dimension, or an empty string.
 
-    Example:
+    Examples:
         >>> few_samples(2048, 10_000, 2_000)
         'biased upwards: 2,000 samples for 2,048 dimensions; compare only with values at the same counts'
         >>> few_samples(384, 8_000, 5_000)

@@ -56,7 +56,7 @@ def with_note(measures: Sequence[Measure], note: str) -> list[Measure]:
 def share(hits: Values) -> Bounded:
     """Return the share of ones and its Wilson interval, which has a positive width even if all are ones.
 
-    Example:
+    Examples:
         >>> [round(v, 3) for v in share(np.ones(10))]
         [1.0, 0.722, 1.0]
     """

@@ -29,7 +29,7 @@ def nmse(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
     The NMSE of two sets is the sum of the first over that of the second, so that a black reference does not dominate.
 
-    Example:
+    Examples:
         >>> b = torch.tensor([[[[1.0, -1.0]]]])
         >>> nmse(-b, b)
         (tensor([2.], dtype=torch.float64), tensor([1.], dtype=torch.float64))

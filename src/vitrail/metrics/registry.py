@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Metric(Protocol):
     """A metric of generated images, or several that are computed together.
 
-    Example:
+    Examples:
         >>> from vitrail.data import load
         >>> from vitrail.metrics.evaluation import evaluate
         >>> from vitrail.metrics.samples import Samples

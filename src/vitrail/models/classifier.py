@@ -22,9 +22,9 @@ class Classifier:
         classes: Names of the classes.
         about: Facts about the model.
 
-    Example:
-        >>> from vitrail.nets.classifier import classifier
-        >>> model = Classifier(classifier(1, 2).eval(), (1, 8, 8), ("cat", "dog"), {})
+    Examples:
+        >>> from vitrail.nets.classifier import build_classifier
+        >>> model = Classifier(build_classifier(1, 2).eval(), (1, 8, 8), ("cat", "dog"), {})
         >>> model.classify(torch.zeros(3, 1, 8, 8)).shape
         torch.Size([3])
     """

@@ -33,7 +33,7 @@ class Generator:
         per_pass: Images that the network computes at once; fewer for a network that is large for its file.
         kind: Model kind of the file; empty: made in memory.
 
-    Example:
+    Examples:
         >>> from vitrail.nets.dcgan import DcganGenerator
         >>> generator = Generator(DcganGenerator((1, 8, 8), 2, 4, 8).eval(), 8, (1, 8, 8), ("cat", "dog"), {})
         >>> generator.sample(3, label="dog", seed=1).shape

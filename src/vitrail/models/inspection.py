@@ -77,7 +77,7 @@ def inspect_model(path: str | Path) -> dict[str, Any]:
 def plain(node: Any) -> Any:
     """Return a tree of values that JSON can represent; an array becomes its type and shape.
 
-    Example:
+    Examples:
         >>> plain({"loss": float("nan"), "pixels": np.zeros((2, 3))})
         {'loss': 'nan', 'pixels': 'float64 [2, 3]'}
     """

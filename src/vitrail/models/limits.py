@@ -57,7 +57,7 @@ def check_integer(tree: Mapping[str, Any], name: str, limits: tuple[int, int] | 
         Malformed: If the field is not an integer or is out of range.
         KeyError: If the field is missing.
 
-    Example:
+    Examples:
         >>> check_integer({"width": 32}, "width")
         32
     """

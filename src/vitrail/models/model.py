@@ -19,7 +19,7 @@ class Model:
         unprotected: Private data that the model was trained on without noise, whatever the run's mechanism; such a
             model is not private. Empty: none.
 
-    Example:
+    Examples:
         >>> Model("dcgan", {"shape": [1, 8, 8], "classes": 0}).kind
         'dcgan'
     """

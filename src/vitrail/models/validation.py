@@ -31,7 +31,7 @@ def check_model(model: Model, names: Sequence[str]) -> int:
         Malformed: If a field is missing, has another type or is out of range; a name is not a short string; a tensor
             does not fit the network; or the network is too large for its coded mask or scores.
 
-    Example:
+    Examples:
         >>> check_model(Model("dcgan", {"shape": [1, 999, 999], "classes": 0}), [])
         Traceback (most recent call last):
         vitrail.utils.errors.Malformed: its model does not fit together (Malformed: shape = [1, 999, 999]; ...

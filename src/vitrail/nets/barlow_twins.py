@@ -17,7 +17,7 @@ def barlow_twins(A: Tensor, B: Tensor) -> Tensor:
         A: Projected features, one row per image.
         B: Projected features of the paired images.
 
-    Example:
+    Examples:
         >>> A = Tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
         >>> round(barlow_twins(A, A).item(), 4), round(barlow_twins(A, -A).item(), 4)
         (0.0, 8.0)

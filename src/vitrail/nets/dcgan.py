@@ -20,7 +20,7 @@ class DcganGenerator(nn.Module):
         width: Channels of the last hidden layer.
         z: Number of noise dimensions.
 
-    Example:
+    Examples:
         >>> DcganGenerator((1, 8, 8), 2, 4, 8)(torch.zeros(3, 8), torch.tensor([0, 1, 1])).shape
         torch.Size([3, 1, 8, 8])
     """

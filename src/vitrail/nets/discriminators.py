@@ -68,8 +68,8 @@ def build_discriminator(name: str, shape: Shape, classes: int) -> nn.Module:
     Raises:
         Malformed: If the name is not registered or the width is out of range.
 
-    Example:
-        >>> sum(p.numel() for p in discriminator("dcgan:4", (1, 8, 8), 10).parameters())
+    Examples:
+        >>> sum(p.numel() for p in build_discriminator("dcgan:4", (1, 8, 8), 10).parameters())
         773
 
         Register your own:
@@ -82,7 +82,7 @@ def build_discriminator(name: str, shape: Shape, classes: int) -> nn.Module:
         ...
         ...     def forward(self, images, labels=None):
         ...         return self.layer(images.flatten(1)).flatten()
-        >>> discriminator("linear:1", (1, 8, 8), 0)(torch.zeros(3, 1, 8, 8)).shape
+        >>> build_discriminator("linear:1", (1, 8, 8), 0)(torch.zeros(3, 1, 8, 8)).shape
         torch.Size([3])
     """
     kind, _, digits = name.partition(":")

@@ -18,7 +18,7 @@ class Encoder(nn.Module):
         features: Channels of every layer.
         latent: Dimension of z.
 
-    Example:
+    Examples:
         >>> import torch
         >>> mean, log_variance = Encoder((1, 8, 8), 4, 3)(torch.zeros(2, 1, 8, 8))
         >>> mean.shape, log_variance.shape

@@ -63,7 +63,7 @@ class FeatureMoments:
 def to_float(pixels: NDArray[np.uint8]) -> Tensor:
     """Convert bytes to floats in [-1, 1], the range of generators.
 
-    Example:
+    Examples:
         >>> to_float(np.array([0, 255], np.uint8)).tolist()
         [-1.0, 1.0]
     """

@@ -24,7 +24,7 @@ class LayerPlan:
         mean: Subtracted from the colour channels of images in [-1, 1].
         std: Divides the result.
 
-    Example:
+    Examples:
         >>> LayerPlan(((16,), (32, 32)), "average").widths
         (16, 32, 32)
     """
@@ -60,7 +60,7 @@ class Features(nn.Module):
         plan: Its layers.
         layers: Indices of the ReLU outputs that are returned; None: all.
 
-    Example:
+    Examples:
         >>> from vitrail.nets.features import load_features
         >>> psi = load_features("vitrail-fashion")
         >>> x = torch.zeros(2, 1, 32, 32)

@@ -50,7 +50,7 @@ class FeatureNetwork:
     sensitivity of private feature sums depends. Evaluation never ranks a model by a network that it was trained
     against, and a run is never called private if its network was trained on the run's data.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from safetensors.torch import save_file
         >>> file = Path(tempfile.mkdtemp()) / "xray.safetensors"
@@ -155,7 +155,7 @@ def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
     Raises:
         VitrailError: If an index is not one of the network's.
 
-    Example:
+    Examples:
         >>> parse_layers("vgg19", "all"), parse_layers("vgg19", "3,0")
         (None, (0, 3))
     """
@@ -173,7 +173,7 @@ def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
 def was_trained_on(features: str, data_name: str) -> bool:
     """Return whether a feature network was trained on this data, judged by the data's name.
 
-    Example:
+    Examples:
         >>> was_trained_on("vitrail-fashion", "hf:zalando/fashion_mnist"), was_trained_on("vitrail-fashion", "mnist")
         (True, False)
     """
@@ -191,7 +191,7 @@ def choose_features(data_name: str) -> str:
     Fashion-MNIST and the colour sources take CIFAR-10's network, all others Fashion-MNIST's. Of hf:, folder: and npz:
     sources only the name is known; one that refers to both data sets takes VGG19.
 
-    Example:
+    Examples:
         >>> choose_features("mnist5k"), choose_features("fashion-mnist"), choose_features("cifar10:1")
         ('vitrail-fashion', 'vitrail-cifar', 'vitrail-fashion')
     """

@@ -17,7 +17,7 @@ def _floats(net: nn.Module) -> list[Tensor]:
 def to_vector(net: nn.Module) -> NDArray[np.float32]:
     """Return all floating-point state of a network as one vector.
 
-    Example:
+    Examples:
         >>> to_vector(nn.Linear(2, 3)).size
         9
     """
@@ -27,7 +27,7 @@ def to_vector(net: nn.Module) -> NDArray[np.float32]:
 def tensor_sizes(net: nn.Module) -> tuple[int, ...]:
     """Return the sizes of the tensors in a network's vector; the network may be on the meta device.
 
-    Example:
+    Examples:
         >>> tensor_sizes(nn.Linear(2, 3))
         (6, 3)
     """
@@ -42,7 +42,7 @@ def vector_size(net: nn.Module) -> int:
 def trainable_mask(net: nn.Module) -> NDArray[np.bool_]:
     """Return which elements of a network's vector are trainable weights, not BatchNorm's statistics.
 
-    Example:
+    Examples:
         >>> trainable_mask(nn.BatchNorm2d(2)).tolist()
         [True, True, True, True, False, False, False, False]
     """
@@ -64,7 +64,7 @@ def from_vector(net: nn.Module, vector: NDArray[np.float32]) -> nn.Module:
     Raises:
         RuntimeError: If the vector has another length.
 
-    Example:
+    Examples:
         >>> a, b = nn.Linear(2, 3), nn.Linear(2, 3)
         >>> torch.equal(from_vector(b, to_vector(a)).weight, a.weight)
         True

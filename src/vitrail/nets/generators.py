@@ -67,8 +67,8 @@ def build_generator(name: str, shape: Shape, classes: int, width: float = 1.0) -
         VitrailError: If the name is not registered, the size is not possible, or a registered generator does not
             behave as GENERATORS documents.
 
-    Example:
-        >>> sum(p.numel() for p in build("resnet", (1, 32, 32), 0).parameters())
+    Examples:
+        >>> sum(p.numel() for p in build_generator("resnet", (1, 32, 32), 0).parameters())
         3543616
 
         Register your own:
@@ -82,7 +82,7 @@ def build_generator(name: str, shape: Shape, classes: int, width: float = 1.0) -
         ...
         ...     def forward(self, z, labels):
         ...         return torch.tanh(self.layer(with_label(z, labels, self.classes)[:, :, None, None]))
-        >>> build("tiny", (1, 8, 8), 2)(torch.zeros(5, 16), torch.zeros(5, dtype=torch.int64)).shape
+        >>> build_generator("tiny", (1, 8, 8), 2)(torch.zeros(5, 16), torch.zeros(5, dtype=torch.int64)).shape
         torch.Size([5, 1, 8, 8])
     """
     if name not in GENERATORS:
@@ -121,8 +121,8 @@ def num_doublings(size: int) -> int:
     Raises:
         VitrailError: If the size is not 8, 16, 32, 64, ...
 
-    Example:
-        >>> ups(8), ups(32), ups(64)
+    Examples:
+        >>> num_doublings(8), num_doublings(32), num_doublings(64)
         (1, 3, 4)
     """
     n = int(math.log2(size)) - 2
@@ -222,7 +222,7 @@ def transposed_maps(net: nn.Module) -> list[tuple[int, int]]:
 def with_label(z: Tensor, y: Tensor | None, classes: int) -> Tensor:
     """Append labels to noise as one-hot vectors, scaled by sqrt(classes) to match the noise's variance.
 
-    Example:
+    Examples:
         >>> with_label(torch.zeros(1, 2), torch.tensor([3]), 4)
         tensor([[0., 0., 0., 0., 0., 2.]])
     """

@@ -113,7 +113,7 @@ class Inception(nn.Module):
 
     Its weights are random; `load_inception` returns the trained network.
 
-    Example:
+    Examples:
         >>> Inception()(torch.zeros(2, 1, 32, 32)).shape
         torch.Size([2, 2048])
     """

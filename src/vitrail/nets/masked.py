@@ -16,7 +16,7 @@ def random_signs(seed: int, n: int) -> Tensor:
 
     They are the raw bits of a Philox counter, drawn on the CPU, so that every device has the same network.
 
-    Example:
+    Examples:
         >>> random_signs(7, 4).abs().tolist()
         [1.0, 1.0, 1.0, 1.0]
     """
@@ -32,7 +32,7 @@ class Masked(nn.Module):
         net: Any network; its layers should have no bias.
         seed: Seed of the signs.
 
-    Example:
+    Examples:
         >>> net = Masked(nn.Conv2d(1, 2, 3, bias=False), seed=1)
         >>> net.size, net(torch.ones(18), torch.ones(1, 1, 3, 3)).shape
         (18, torch.Size([1, 2, 1, 1]))

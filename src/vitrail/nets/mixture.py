@@ -54,8 +54,8 @@ class Mixture(nn.Module):
 def known_classes(labels: Sequence[Sequence[int]], classes: int) -> Tensor:
     """Return a table of which part knows which class, from the labels of each part.
 
-    Example:
-        >>> knows([[0], [0, 2]], 3).int().tolist()
+    Examples:
+        >>> known_classes([[0], [0, 2]], 3).int().tolist()
         [[1, 0, 0], [1, 0, 1]]
     """
     table = torch.zeros(len(labels), classes, dtype=torch.bool)

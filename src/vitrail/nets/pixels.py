@@ -20,7 +20,7 @@ def differentiates(x: Tensor) -> bool:
 def resize(x: Tensor, how: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply an operation on (n, c, h, w) that treats each image and channel independently, such as pooling.
 
-    Example:
+    Examples:
         >>> resize(torch.ones(4, 6, 2, 3), lambda t: F.max_pool2d(t, 2)).shape
         torch.Size([2, 3, 2, 3])
     """

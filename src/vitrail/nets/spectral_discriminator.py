@@ -95,7 +95,7 @@ class SpectralDiscriminator(nn.Module):
         classes: Number of labels; 0 without.
         features: Channels of every layer, and dimension of φ(x).
 
-    Example:
+    Examples:
         >>> D = SpectralDiscriminator((1, 8, 8), 10, 4)
         >>> D(torch.zeros(2, 1, 8, 8), torch.tensor([3, 7])).shape
         torch.Size([2])

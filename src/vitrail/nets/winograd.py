@@ -87,7 +87,7 @@ def convolve(x: Tensor, U: Tensor, tile: Tile, bias: Tensor | None = None) -> Te
         tile: The tile that U was transformed for.
         bias: A bias (c,); it is frozen.
 
-    Example:
+    Examples:
         >>> x, weight = torch.linspace(-1, 1, 384).view(8, 8, 2, 3), torch.linspace(-1, 1, 135).view(5, 3, 3, 3)
         >>> y = convolve(x, transform(weight, FOUR), FOUR)
         >>> plain = torch.conv2d(x.permute(2, 3, 0, 1), weight, padding=1)

@@ -92,7 +92,7 @@ def epsilon(spent: Spent, delta: float) -> float:
     Returns:
         ε; infinite if any answer has no noise, 0 if there are no answers.
 
-    Example:
+    Examples:
         >>> round(epsilon([(Noise(0.508163), 1)], 1e-5), 3)
         9.8
         >>> epsilon([], 1e-5)
@@ -140,7 +140,7 @@ def multiplier_for(cost: Callable[[float], Spent], target: float, delta: float) 
     Raises:
         VitrailError: The target is not positive, or no multiplier up to 1e7 reaches it.
 
-    Example:
+    Examples:
         >>> round(multiplier_for(lambda m: [(Noise(m), 1)], 1.0, 1e-5), 4)
         3.7306
     """
@@ -165,7 +165,7 @@ def multiplier_for(cost: Callable[[float], Spent], target: float, delta: float) 
 def answers_within(noise: Noise, target: float, delta: float, most: int = 10**6) -> int:
     """Return how many answers with a given noise stay within a target ε at δ; at most about `most`.
 
-    Example:
+    Examples:
         >>> answers_within(Noise(10.0), 1.0, 1e-5)
         7
     """
@@ -194,7 +194,7 @@ def bernoulli_renyi(alpha: float, c: float) -> float:
 
     Imola and Chaudhuri 2021; d draws cost at most d times as much, for all data.
 
-    Example:
+    Examples:
         >>> round(bernoulli_renyi(2.0, 0.1), 3)
         2.093
     """

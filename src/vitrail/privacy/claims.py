@@ -42,7 +42,7 @@ def claim(
     Returns:
         The fields of the ledger's opening entry that describe privacy; `says` is the claim in one sentence.
 
-    Example:
+    Examples:
         >>> claim(None, 3, 1e-5, "os")["says"]
         'not private: no noise was added'
     """
@@ -104,7 +104,7 @@ def write_spent(spent: Spent) -> list[dict[str, Any]]:
 def read_spent(found: Sequence[dict[str, Any]]) -> list[tuple[Noise, int]]:
     """Return the releases that a ledger records; the inverse of `write_spent`.
 
-    Example:
+    Examples:
         >>> read_spent(write_spent([(Noise(2.0), 3)]))
         [(Noise(multiplier=2.0, steps=1, rate=1.0, discrete=False), 3)]
     """

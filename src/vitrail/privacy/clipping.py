@@ -23,7 +23,7 @@ def clipped(vector: NDArray[Any], clip: float, codec: str = "float32") -> NDArra
         clip: Largest L2 norm.
         codec: "float32" or "float16".
 
-    Example:
+    Examples:
         >>> [round(float(x), 3) for x in clipped(np.array([3.0, 4.0]), 1.0)]
         [0.6, 0.8]
     """
@@ -43,7 +43,7 @@ def clipped(vector: NDArray[Any], clip: float, codec: str = "float32") -> NDArra
 def clipped_rows(rows: NDArray[Any], clip: float) -> NDArray[np.float64]:
     """Scale each row to a norm of at most `clip`; rows that are not finite become zeros.
 
-    Example:
+    Examples:
         >>> clipped_rows(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), 1.0).round(6).tolist()
         [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]
     """

@@ -87,7 +87,7 @@ def pack(sums: Sums, sigma: float) -> NDArray[np.uint8]:
         sums: The sums.
         sigma: σ of their noise; 0: none.
 
-    Example:
+    Examples:
         >>> few = np.array([5, -70000, 12])
         >>> unpack(pack(few, 0.0), 3).tolist(), unpack(pack(few, 80.0), 3).tolist()
         ([5, -70000, 12], [0, -70000, 10])

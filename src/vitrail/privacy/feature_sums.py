@@ -138,7 +138,7 @@ def sensitivity(kinds: int) -> float:
     Args:
         kinds: Number of classes; 1: without labels.
 
-    Example:
+    Examples:
         >>> sensitivity(1), round(sensitivity(10), 4)
         (2.0, 2.031)
     """

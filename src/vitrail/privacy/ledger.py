@@ -38,7 +38,7 @@ class Ledger:
     Raises:
         Malformed: The file is not a valid ledger.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger(Path(folder) / "ledger.json")

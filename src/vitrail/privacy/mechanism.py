@@ -75,7 +75,7 @@ class Mechanism:
         noised_by: Which party adds the noise; "all clients": each adds a share.
         own_share: Where other parties add noise: σ of what the client itself adds, divided by σ of all noise.
 
-    Example:
+    Examples:
         >>> sums = Mechanism("moments", "example", "replace one", 2.0, "norm 1", Noise(3.0), True, "sums", "no one")
         >>> sums.sigma, sums.answers(12), sums.whom
         (6.0, 1, 'one image replaced by another')

@@ -28,7 +28,7 @@ def operating_system(n: int) -> bytes:
 def seeded(rng: Rng) -> Source:
     """Return a reproducible source, for simulation.
 
-    Example:
+    Examples:
         >>> seeded(Rng((1,)))(4) == seeded(Rng((1,)))(4)
         True
     """
@@ -75,7 +75,7 @@ def discrete_gaussian(source: Source, n: int, sigma: float) -> NDArray[np.int64]
     Raises:
         VitrailError: `sigma` is not within [2^-60, 2^40).
 
-    Example:
+    Examples:
         >>> discrete_gaussian(seeded(Rng((1,))), 6, 2.0).dtype.name
         'int64'
     """

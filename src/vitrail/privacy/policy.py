@@ -149,7 +149,7 @@ def from_config(config: Mapping[str, Any]) -> Policy:
     Raises:
         VitrailError: A value is not allowed, or `accept` names an unknown mechanism.
 
-    Example:
+    Examples:
         >>> str(from_config({"accept": "moments, dp-sgd", "max-epsilon": 9.8, "data": "mnist"}))
         'mechanism moments or dp-sgd, ε of at most 9.8 at δ = 1e-05 over the whole run, noise_source=os'
 

@@ -146,7 +146,7 @@ def secure_sums(threshold: int, clients: int) -> str:
         threshold: Number of clients that must remain so that a sum is revealed.
         clients: Number of clients that a round requests.
 
-    Example:
+    Examples:
         >>> secure_sums(8, 10).partition(":")[0]
         'a sum is revealed if at least 8 clients remain'
     """

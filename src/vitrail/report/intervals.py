@@ -16,7 +16,7 @@ def interval(m: Measure) -> str:
 def with_interval(m: Measure) -> str:
     """Return the value of a measure with its bounds in brackets.
 
-    Example:
+    Examples:
         >>> with_interval(Measure("fd", 12.34, 11.0, 13.6, 1000, 5000, "lower", "vitrail-cifar"))
         '12.3 (11 to 13.6)'
     """

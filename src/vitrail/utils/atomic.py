@@ -29,10 +29,10 @@ def replace_atomically(path: Path, mode: int = 0o644) -> Iterator[Path]:
     Raises:
         VitrailError: If the file cannot be written.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
-        >>> with replacing(folder / "a.txt") as part:
+        >>> with replace_atomically(folder / "a.txt") as part:
         ...     _ = part.write_text("new")
         >>> [f.name for f in folder.iterdir()]
         ['a.txt']
@@ -96,7 +96,7 @@ def file_lock(lock: Path) -> Iterator[None]:
     Args:
         lock: The lock file; it is created with its folder if missing, and stays.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with file_lock(Path(tempfile.mkdtemp()) / "folder" / ".lock"):
         ...     pass  # no other process is inside

@@ -40,7 +40,7 @@ def agree(private: bytes, other: bytes, purpose: bytes) -> bytes:
     Raises:
         Malformed: `other` is not a valid public key.
 
-    Example:
+    Examples:
         >>> a, b = bytes(31) + b"a", bytes(31) + b"b"
         >>> agree(a, public(b), b"x") == agree(b, public(a), b"x") != agree(a, public(b), b"y")
         True

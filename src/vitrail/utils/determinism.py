@@ -34,7 +34,7 @@ def device_for(name: str) -> str:
     Raises:
         VitrailError: If torch cannot use the device on this machine.
 
-    Example:
+    Examples:
         >>> device_for("cpu")
         'cpu'
     """

@@ -45,7 +45,7 @@ def printable(text: str, most: int | None = 500) -> str:
     Returns:
         The text on one line.
 
-    Example:
+    Examples:
         >>> printable("\\x1b[2Jnorth\\r\\nsouth")
         '�[2Jnorth  south'
     """
@@ -83,7 +83,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     Returns:
         A clause with the most similar word, or with all known words if none is similar.
 
-    Example:
+    Examples:
         >>> nearest("minst", ["mnist", "svhn"])
         'did you mean mnist?'
         >>> nearest("x", ["mnist", "svhn"])

@@ -27,7 +27,7 @@ def key_folder() -> Path:
 def file_name(client: str) -> str:
     """Return the name of a client's key file; it has no path separator, whatever the client's name is.
 
-    Example:
+    Examples:
         >>> file_name("client-0"), file_name("../x")
         ('client-0.key', '..%2Fx.key')
     """

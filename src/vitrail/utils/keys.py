@@ -60,7 +60,7 @@ def signed_by(public: bytes, signature: bytes, *pieces: bytes) -> bool:
         signature: The signature; one of a wrong length is not valid.
         pieces: What was passed to `Key.sign`.
 
-    Example:
+    Examples:
         >>> key = Key(bytes(32))
         >>> signed_by(key.public, key.sign(b"a", b"b"), b"a", b"b")
         True
@@ -168,7 +168,7 @@ def public_key(given: str) -> bytes:
     Raises:
         VitrailError: If it is neither.
 
-    Example:
+    Examples:
         >>> public_key("ab" * 32) == bytes([0xAB] * 32)
         True
     """
@@ -192,7 +192,7 @@ def split(carried: bytes) -> tuple[bytes, bytes]:
     Raises:
         Malformed: If they are shorter than a signature.
 
-    Example:
+    Examples:
         >>> split(b"message" + bytes(64)) == (b"message", bytes(64))
         True
     """

@@ -10,7 +10,7 @@ from urllib.parse import quote
 def private_file(folder: Path, client: str) -> Path:
     """Return the file of a client's private state; it is inside the folder whatever the client's name is.
 
-    Example:
+    Examples:
         >>> private_file(Path("clients"), "north/1").as_posix()
         'clients/north%2F1.safetensors'
     """

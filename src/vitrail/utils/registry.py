@@ -31,7 +31,7 @@ class Registry(Generic[T]):
         group: Entry point group in which installed packages add entries ("vitrail.methods").
         builtin: Built-in entries: name -> ("module:attribute", one-line summary).
 
-    Example:
+    Examples:
         >>> shapes: Registry[int] = Registry("shape", "vitrail.doctest", {"square": ("math:floor", "four sides")})
         >>> @shapes.register("triangle", "three sides")
         ... def triangle() -> int:
@@ -82,7 +82,7 @@ class Registry(Generic[T]):
     def name_of(self, entry: T) -> str:
         """Return the name of an object; one that is not registered is added under a name derived from its own.
 
-        Example:
+        Examples:
             >>> shapes: Registry[type] = Registry("shape", "vitrail.doctest")
             >>> shapes.name_of(type("RedSquare", (), {}))
             'red-square'
@@ -168,7 +168,9 @@ def _import_plugins() -> None:
             try:
                 import_module(module)
             except ImportError as e:
-                raise VitrailError(f"{PLUGINS}: cannot import {module} ({e}); install it, or correct the name") from e
+                raise VitrailError(
+                    f"{PLUGINS}: cannot import {module} ({e}); install it, or add its folder to PYTHONPATH"
+                ) from e
 
 
 def added_entries() -> list[tuple[str, str, Any, str]]:

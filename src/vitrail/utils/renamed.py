@@ -67,7 +67,7 @@ def current_settings(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
         text: The content of the settings file; its first line shows the version.
         values: The parsed settings.
 
-    Example:
+    Examples:
         >>> current_settings("# A run of vitrail 0.1.0; ...", {"method": "prism", "batch": 50, "clip": 0.1})
         {'method': 'prism', 'batch_size': 50, 'theta_clip': 0.1}
     """
@@ -80,7 +80,7 @@ def current_settings(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def original_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings under the names of version 0.1.0, from which run ids are derived.
 
-    Example:
+    Examples:
         >>> original_settings({"method": "fedprox", "batch_size": 16, "prox_mu": 0.1})
         {'method': 'fedprox', 'batch': 16, 'mu': 0.1}
     """
@@ -95,7 +95,7 @@ def original_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 def current_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of metrics.jsonl under its current names.
 
-    Example:
+    Examples:
         >>> current_row({"round": 0, "answered": 3})
         {'round': 0, 'replied': 3}
     """

@@ -37,7 +37,7 @@ class Rng:
     Args:
         key: The path from the root, such as `(seed,)`.
 
-    Example:
+    Examples:
         >>> root = Rng((7,))
         >>> root.child("mask", 3).seed() == root.child("mask", 3).seed()
         True

@@ -108,7 +108,7 @@ def unpack(tensors: dict[str, torch.Tensor], skeleton: str) -> Tree:
 def tree_digest(tree: Tree) -> str:
     """Return a hash of the values of a tree; it is the same before saving and after loading.
 
-    Example:
+    Examples:
         >>> tree_digest({"a": np.zeros(2)}) == tree_digest({"a": np.zeros(2)}) != tree_digest({"a": np.ones(2)})
         True
     """
@@ -123,7 +123,7 @@ def tree_digest(tree: Tree) -> str:
 def finite(tree: Tree) -> bool:
     """Return whether all numbers of a tree are finite.
 
-    Example:
+    Examples:
         >>> finite({"a": [1.0, np.zeros(2)]}), finite({"a": [1.0, np.array(np.nan)]})
         (True, False)
     """
@@ -149,7 +149,7 @@ def save(path: Path, tree: Tree, *, private: bool = False) -> None:
     Raises:
         VitrailError: If the tree has values that cannot be saved, or the file cannot be written.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "state.safetensors"
         >>> save(path, {"round": 3, "w": np.ones(2, np.float32)})

@@ -21,7 +21,7 @@ class BitCounts:
     Args:
         size: Number of positions of a mask.
 
-    Example:
+    Examples:
         >>> counts = BitCounts(10)
         >>> for mask in (0b1010000000, 0b1000000000, 0b1000000001):
         ...     counts.add(np.array([mask >> 2, mask << 6 & 255], np.uint8))

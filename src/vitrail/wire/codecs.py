@@ -109,7 +109,7 @@ BY_NAME = {codec.name: codec for codec in CODECS}
 def bits_for(largest: int) -> str:
     """Return the name of the narrowest packed codec for integers from 0 to `largest`.
 
-    Example:
+    Examples:
         >>> bits_for(1), bits_for(10), bits_for(255)
         ('u1', 'u4', 'u8')
     """

@@ -27,7 +27,7 @@ def encode(rows: Floats, before: Floats | None = None) -> bytes:
         rows: One vector per row, finite.
         before: Vectors that the receiver already has; the last two are used for the prediction.
 
-    Example:
+    Examples:
         >>> rows = np.float32([[1.0, -2.0], [1.001, -2.001], [1.002, -2.002]])
         >>> bool((decode(encode(rows), rows.shape) == rows).all())
         True

@@ -28,7 +28,7 @@ class Klms:
         bits: Bits per block.
         block: Elements per block.
 
-    Example:
+    Examples:
         >>> prior = np.zeros(640, np.int16)
         >>> coder = Klms(bits=6, block=64)
         >>> payload = coder.encode(np.full(640, 3.0), prior, 7, np.random.default_rng(0))

@@ -97,7 +97,7 @@ def make_part(name: str, codec: str, array: Array, peer: str = "") -> Part:
     Raises:
         VitrailError: If values do not fit the codec.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> make_part("mask", "u1", np.array([1, 0, 1], bool)).payload
         b'\\xa0'
@@ -167,7 +167,7 @@ def decode(data: bytes) -> Message:
     Raises:
         Malformed: If the bytes are not an output of `encode`.
 
-    Example:
+    Examples:
         >>> message = Message(Header(Kind.REQUEST, bytes(16), 3, "server"))
         >>> decode(encode(message)) == message
         True

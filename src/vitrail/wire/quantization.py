@@ -30,8 +30,8 @@ def quantize(row: Floats, sizes: Sequence[int], bits: int) -> Floats:
     Raises:
         VitrailError: If values are not finite or the sizes do not match.
 
-    Example:
-        >>> [round(float(x), 2) for x in rounded(np.float32([1.0, 0.3, -0.6, 80.0]), [3, 1], 4)]
+    Examples:
+        >>> [round(float(x), 2) for x in quantize(np.float32([1.0, 0.3, -0.6, 80.0]), [3, 1], 4)]
         [1.0, 0.29, -0.57, 80.0]
     """
     scales = _scales(row, sizes, bits)
@@ -50,10 +50,10 @@ def encode(rows: Floats, sizes: Sequence[int], bits: int, before: Floats | None 
     Raises:
         VitrailError: If values are not finite or the sizes do not match.
 
-    Example:
+    Examples:
         >>> rows = np.float32([[1.0, -2.0], [1.1, -2.1]])
         >>> read = decode(encode(rows, [2], 8), 2, [2], 8)
-        >>> all((rounded(row, [2], 8) == found).all() for row, found in zip(rows, read))
+        >>> all((quantize(row, [2], 8) == found).all() for row, found in zip(rows, read))
         True
     """
     last, out = _last(before, sum(sizes)), []

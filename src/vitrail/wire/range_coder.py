@@ -27,7 +27,7 @@ def encode(symbols: Array, levels: Array, alphabet: int, packed: bool = False) -
         alphabet: Number of different symbols.
         packed: Whether to pack bits instead; done anyway if it is shorter.
 
-    Example:
+    Examples:
         >>> symbols, levels = np.array([0, 0, 1, 1] * 500), np.array([0, 0, 1, 1] * 500)
         >>> len(encode(symbols, levels, 2)), len(encode(symbols, np.zeros(2000, int), 2))
         (4, 251)
@@ -87,7 +87,7 @@ def encode_values(values: Array, packed: bool = False) -> NDArray[np.uint8]:
         values: The integers.
         packed: Whether to pack the bits of the indices instead of coding them.
 
-    Example:
+    Examples:
         >>> some = np.array([-300, 7, 7, -300, 7] * 200, np.int16)
         >>> len(encode_values(some)), bool((decode_values(encode_values(some), 1000) == some).all())
         (132, True)

@@ -23,7 +23,7 @@ Scores = NDArray[np.int16]
 def on_grid(s: NDArray[np.floating]) -> Scores:
     """Round real scores to units of 1/1024.
 
-    Example:
+    Examples:
         >>> on_grid(np.array([0.5, -1.00001, 99.0])).tolist()
         [512, -1024, 32767]
     """
@@ -57,7 +57,7 @@ def from_counts(counts: NDArray[np.integer], clients: int, clamp: float) -> Scor
         clients: Number of masks.
         clamp: See `from_theta`.
 
-    Example:
+    Examples:
         >>> from_counts(np.array([0, 1, 2]), 2, 0.02).tolist()
         [-3985, 0, 3985]
     """
@@ -94,7 +94,7 @@ def distance(s_t: Scores, s_agg: Scores, sample: np.random.Generator | None = No
 def step(s_t: Scores, s_agg: Scores, lam: int) -> Scores:
     """Return MADA's step s_{t+1} = (1 - λ) s_t + λ s_agg, with λ in units of 1/65536.
 
-    Example:
+    Examples:
         >>> step(np.array([0, 100, -7], np.int16), np.array([1024, 100, 7], np.int16), ONE // 4).tolist()
         [256, 100, -3]
     """
@@ -116,7 +116,7 @@ def levels(s: Scores, symbols: int = 2) -> NDArray[np.uint8]:
         s: The scores.
         symbols: Size of the alphabet.
 
-    Example:
+    Examples:
         >>> levels(np.array([-9000, 0, 130, 9000] * 1000, np.int16))[:4].tolist()
         [0, 36, 37, 72]
     """

@@ -49,7 +49,7 @@ Register your own with the decorator `vitrail.register_source` (`SOURCES.registe
 `vitrail.sources`. `data=NAME` and `data=NAME:ARGUMENT` then select it; the text after the colon is
 `request.source.argument`.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> from vitrail.data import SOURCES, Dataset, Images, ReadRequest, load
     >>> @SOURCES.register("stripes", "stripes:N, N striped images of two classes")

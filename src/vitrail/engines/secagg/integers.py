@@ -114,7 +114,7 @@ def integer_formats(declared: Mapping[str, PartSpec], clients: int, participants
     Raises:
         VitrailError: A part is not a sum of known size, or needs more than 64 bits per element.
 
-    Example:
+    Examples:
         >>> integer_formats({"mask": PartSpec("sum", "u1", 100, limit=1, least=0)}, 10, 10)["mask"].width
         4
     """

@@ -2,7 +2,7 @@
 
 Masked replies are added as they arrive; masks are removed from the sum only. A client that drops out before its masked
 reply arrives is excluded; one that drops out later is in the sum. client.py lists the exchanges, shares.py has the
-arithmetic, docs/security.md the guarantees against a server that deviates from the protocol.
+arithmetic, docs/concepts/security.md the guarantees against a server that deviates from the protocol.
 """
 
 from __future__ import annotations

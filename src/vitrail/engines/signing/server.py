@@ -141,7 +141,7 @@ class SigningServer:
 def file_name(client: str) -> str:
     """Return the name of the file of a client's public key.
 
-    Example:
+    Examples:
         >>> file_name("north/1")
         'north%2F1.pub'
     """

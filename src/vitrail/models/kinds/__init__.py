@@ -24,7 +24,7 @@ class ModelKind:
     A model's tree has at least `shape` ([channels, height, width]) and `classes` (0 without labels), which are checked
     before any method is called. The defaults of `check` and `build` expect a state dict in `tree["weights"]`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from vitrail.models.limits import check_integer
         >>> from vitrail.models.model import Model
@@ -126,7 +126,7 @@ def kind_named(name: object) -> type[ModelKind]:
     if not isinstance(name, str) or name not in MODEL_KINDS:
         near = nearest(name[:60], MODEL_KINDS) if isinstance(name, str) else "expected text"
         raise Malformed(
-            f"it is a model of kind {shown(name)}, which is not registered; {near}. It may be of a newer version or of "
-            f"a plugin: {REMEDY}"
+            f"it is a model of kind {shown(name)}, which is not registered ({near}); it may be of a newer version "
+            f"or of a plugin: {REMEDY}"
         )
     return MODEL_KINDS[name]

@@ -199,14 +199,14 @@ def test_only_selected_runs_are_trained_and_the_others_stay_in_the_table(played,
     compare(some, [0], tmp_path / "out", ASKED, asked)
     assert [len(e.runs) for e in some] == [0, 1], "the first is neither wanted nor there"
     others = entries([file], {"rounds": 3}, before[1].name)
-    with pytest.raises(VitrailError, match=f"{before[1].runs[0].parent.name}/seed-0 was played with another rounds"):
+    with pytest.raises(VitrailError, match=f"{before[1].runs[0].parent.name}/seed-0 was run with another rounds"):
         compare(others, [0], folder / "out", ASKED, asked)
 
 
 def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(played):
     folder, _ = played
     changed = entries([str(folder / "both.toml")], {"rounds": 3})
-    with pytest.raises(VitrailError, match="was played with another rounds; give another --out"):
+    with pytest.raises(VitrailError, match="was run with another rounds; give another --out"):
         compare(changed, [0], folder / "out", ASKED, lambda *_: Callback())
     assert len(RunDir(folder / "out" / "sync-d-g" / "seed-0").rows()) == 2
 

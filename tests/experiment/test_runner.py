@@ -605,7 +605,7 @@ def test_a_run_with_both_is_measured_by_both(named):
 
 
 def test_metrics_that_do_not_apply_are_reported(named):
-    with pytest.raises(VitrailError, match="makes no pictures"):
+    with pytest.raises(VitrailError, match="generates no images"):
         evaluate_stored(named / "fedavg", families=["oracle"])
     with pytest.raises(VitrailError, match="made no classifier"):
         evaluate_stored(named / "psfedgan" / "model.safetensors", "digits", families=["classifier"])

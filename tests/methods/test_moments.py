@@ -51,7 +51,7 @@ def test_without_noise_any_partition_gives_the_same_model_bit_for_bit(tmp_path, 
         return sums
 
     monkeypatch.setattr(loss, "class_sums", one_by_one)
-    monkeypatch.setattr(loss, "remember", lambda kind, key, compute: compute())
+    monkeypatch.setattr(loss, "cached", lambda kind, key, compute: compute())
     labels = digits().train.labels[:72]
     sorted_by_class = np.argsort(labels, kind="stable")
     splits = {

@@ -288,7 +288,7 @@ def test_files_and_folders_that_are_not_models_are_refused(tmp_path, model):
     with pytest.raises(VitrailError, match="vitrail resume"):
         evaluate_stored(unfinished)
     (unfinished / "model.safetensors").write_bytes(torn)
-    with pytest.raises(VitrailError, match="kept no best round"):
+    with pytest.raises(VitrailError, match="stored no best round"):
         evaluate_stored(unfinished, best=True)
 
 

@@ -77,7 +77,7 @@ def test_a_private_run_stores_no_best_round_and_records_what_was_selected(tmp_pa
     selection = read(run.folder / "ledger.json")[0]["selection"]
     assert "no round was selected" in selection
     assert "held-out images of the same data, without noise" in selection
-    with pytest.raises(VitrailError, match="kept no best round"):
+    with pytest.raises(VitrailError, match="stored no best round"):
         evaluate_stored(run.folder, best=True)
     open_ = vitrail.train("moments", out=str(tmp_path / "open"), privacy="none", **how)
     assert (open_.folder / "best.safetensors").exists()

@@ -15,7 +15,10 @@ def supernode(context: typer.Context) -> None:
     `vitrail supernode --superlink fl.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key KEY
     --node-config 'name="north" data="folder:/images" folder="/var/vitrail" max-epsilon=9.8'`
     """
+    from vitrail.engines.flower import check_installed
     from vitrail.experiment.deployment.supernode import start
+
+    check_installed()
 
     start(context.args)
 

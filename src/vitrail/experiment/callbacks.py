@@ -91,7 +91,7 @@ def build_callbacks(given: Iterable[Callback | str]) -> CallbackList:
         VitrailError: If a name is not registered, or its class cannot be built without arguments.
     """
     built = []
-    for one in given:
+    for one in callback_names(given) if isinstance(given, str) else given:
         if isinstance(one, Callback):
             built.append(one)
         elif isinstance(one, str):

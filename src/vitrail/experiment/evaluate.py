@@ -91,11 +91,11 @@ def evaluate_stored(
 
 
 def _accuracy(classifier: Classifier, data: Dataset) -> Measure:
-    """A run's classifier on the held-out pictures that judge."""
+    """A run's classifier on the held-out images that judge."""
     check_fits(classifier, data)
     _, test = split_validation(data.test)
     if test.labels is None or not len(test):
-        raise VitrailError(f"data={data.name} has no labelled held-out pictures; measure a classifier on others")
+        raise VitrailError(f"data={data.name} has no labelled held-out images; measure a classifier on others")
     with one_thread():
         return accuracy(classifier.net, test)
 

@@ -265,7 +265,9 @@ def to_toml(settings: Settings, version: str) -> str:
 def identity(settings: Settings, *content: str) -> bytes:
     """Return a digest of everything that decides a run's result: settings, data and start."""
     decides = {k: v for k, v in to_dict(settings).items() if k not in FREE and ADDED_LATER.get(k) != v}
-    return digest("run", tomli_w.dumps(dict(sorted(original_settings(decides).items()))), *content)
+    if METHODS.is_builtin(settings.method):
+        decides = original_settings(decides)
+    return digest("run", tomli_w.dumps(dict(sorted(decides.items()))), *content)
 
 
 def build_method(settings: Settings, task: Task) -> Method:

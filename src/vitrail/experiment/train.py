@@ -98,9 +98,7 @@ def resume(
     if not place.settings.exists():
         raise VitrailError(f"{folder} has no run (no settings.toml); give the folder that `vitrail run` printed")
     if place.nodes.exists():
-        raise VitrailError(
-            f"{folder} is a run over nodes; continue it with `flwr run` (see docs/how-to/deploy.md)"
-        )
+        raise VitrailError(f"{folder} is a run over nodes; continue it with `flwr run` (see docs/how-to/deploy.md)")
     overrides: dict[str, Any] = {"out": str(folder)} | ({} if workers is None else {"workers": workers})
     plan = prepare(config.resolve(str(place.settings), overrides), data)
     with place.locked():

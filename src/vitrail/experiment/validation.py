@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from vitrail.data.specs import parse_partition, parse_source
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.renamed import new_names
 
 GIVEN = "given"  # data that was passed from Python
 NODES = "nodes"  # data that only the nodes of a deployment have
@@ -70,7 +71,7 @@ def explain(err: Any, model: type[BaseModel]) -> Problem | None:
     """Return one of pydantic's errors as a problem; None if it is reported elsewhere."""
     key = str(err["loc"][0])
     if err["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, model.model_fields, 1, 0.5)
+        near = new_names(key, model.model_fields) or difflib.get_close_matches(key, model.model_fields, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else "`vitrail list METHOD` shows all"
         return Problem(key, err["input"], f"not a setting; {hint}")
     if key == "method":

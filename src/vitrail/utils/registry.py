@@ -74,8 +74,9 @@ class Registry(Generic[T]):
 
     def add(self, name: str, entry: T, summary: str = "") -> None:
         """Add an entry; adding the same class or function again, as a notebook cell does, replaces it."""
-        present = self._added.get(name)
-        if name in self._builtin or name in self._found() or (present and not _same(present[0], entry)):
+        present, plugin = self._added.get(name), self._found().get(name)
+        mine = f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
+        if name in self._builtin or (plugin and plugin != mine) or (present and not _same(present[0], entry)):
             raise VitrailError(f"{self.kind} {name!r} is already registered; choose another name")
         self._added[name] = (entry, summary)
 
@@ -151,7 +152,10 @@ class Registry(Generic[T]):
             return self._builtin[name][1]
         if name in self._added and self._added[name][1]:
             return self._added[name][1]
-        return (self[name].__doc__ or "").strip().partition("\n")[0]
+        try:
+            return (self[name].__doc__ or "").strip().partition("\n")[0]
+        except (ImportError, AttributeError) as e:  # a broken plugin must not hide the others
+            return f"cannot be imported: {e}"
 
     def _found(self) -> dict[str, str]:
         _import_plugins()
@@ -167,7 +171,7 @@ def _import_plugins() -> None:
             _imported.add(module)  # first: the module itself may use a registry
             try:
                 import_module(module)
-            except ImportError as e:
+            except Exception as e:
                 raise VitrailError(
                     f"{PLUGINS}: cannot import {module} ({e}); install it, or add its folder to PYTHONPATH"
                 ) from e

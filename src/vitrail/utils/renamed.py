@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 _HEADER = "# A run of vitrail 0.1."  # first line of a settings.toml of that version
@@ -90,6 +90,17 @@ def original_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     former["prox_mu"] = "mu" if method == "fedprox" else "prox"
     former["latent_dim"] = "latent" if method in _OLD_LATENT else "z"
     return {former.get(key, key): value for key, value in values.items()}
+
+
+def new_names(old: str, known: Collection[str]) -> list[str]:
+    """Return the current names of a setting of version 0.1.0 that are known; for hints.
+
+    Examples:
+        >>> new_names("entropy", {"noise_source", "seed"}), new_names("clip", {"theta_clip"}), new_names("x", {"x_y"})
+        (['noise_source'], ['theta_clip'], [])
+    """
+    found = [_COMMON.get(old), *(names.get(old) for names in _OF_METHOD.values())]
+    return [name for name in found if name is not None and name in known]
 
 
 def current_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def test_images_are_used_only_through_noised_sums(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loss, "class_sums", same_sums)
-        patch.setattr(loss, "remember", lambda kind, key, compute: compute())
+        patch.setattr(loss, "cached", lambda kind, key, compute: compute())
         other = federate(method, tmp_path / "b", indices={"client-0": np.arange(100, 140)})[2].replies
     assert [data for _, data in first] == [data for _, data in other]
 

@@ -43,8 +43,12 @@ def read(request: ReadRequest) -> Dataset:
 
 
 def _splits(request: ReadRequest) -> Any:
-    import datasets
-
+    try:
+        import datasets
+    except ImportError:
+        raise VitrailError(
+            f"data={request.source}: Hugging Face's datasets is not installed; `pip install 'vitrail[hf]'`"
+        ) from None
     local = Path(request.source.argument).expanduser()
     name = str(local) if local.is_dir() else request.source.argument
     try:

@@ -274,7 +274,7 @@ class PsFedGan(LocalGan):
         """Return the method with another D_u for all clients; an unknown architecture is refused."""
         self.coding(architecture)
         kind, _, width = architecture.partition(":")
-        return replace(self, d_architecture=kind, d_width=int(width), client_discriminators="")  # type: ignore[arg-type]
+        return replace(self, d_architecture=kind, d_width=int(width), client_discriminators="")
 
     def coding(self, architecture: str) -> Coding:
         """Return the coding of discriminators of this architecture."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import nn
 
 from vitrail.data.dataset import Images
@@ -23,7 +23,7 @@ from vitrail.methods.private import PrivateMethod
 from vitrail.methods.psfedgan.classifier import draw_batch, train_classifier
 from vitrail.nets.classifier import build_classifier
 from vitrail.nets.dcgan import DcganGenerator
-from vitrail.nets.discriminators import build_discriminator
+from vitrail.nets.discriminators import DISCRIMINATORS, build_discriminator
 from vitrail.nets.flat import from_vector
 from vitrail.nets.mixture import Mixture, known_classes
 from vitrail.privacy import dpsgd
@@ -58,7 +58,8 @@ class LocalGan(PrivateMethod):
     width: Annotated[int, Field(ge=4, le=512, description="channels of G's last hidden layer")] = 16
     latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimension of the noise z")] = 100
     d_architecture: Annotated[
-        Literal["dcgan", "dense"],
+        str,
+        AfterValidator(DISCRIMINATORS.check),
         Field(description="architecture of D; psfedgan: client_discriminators sets it per client"),
     ] = "dcgan"
     d_width: Annotated[

@@ -15,6 +15,7 @@ from vitrail.engines.journal import Journal
 from vitrail.engines.rounds import Federation, RoundResult
 from vitrail.engines.server import run_rounds
 from vitrail.experiment import settings as config
+from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.deployment.virtual_nodes import VirtualNodes, virtual_nodes
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.run_dir import RunDir
@@ -94,7 +95,7 @@ def test_all_sockets_are_on_loopback(nodes: VirtualNodes):
     assert os.environ["FLWR_TELEMETRY_ENABLED"] == os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
-class StopsAfter:
+class StopsAfter(Callback):
     """A callback that interrupts the run."""
 
     def __init__(self, rounds: int) -> None:
@@ -120,7 +121,7 @@ def test_an_interrupted_run_resumes_with_flower_to_the_same_model(tmp_path: Path
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr.lower()
-    assert "goes on after round 1" in " ".join(done.stdout.split())
+    assert "continues after round 1" in " ".join(done.stdout.split())
     model = (whole.folder / "model.safetensors").read_bytes()
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == model
     assert [r["bytes_up"] for r in RunDir(tmp_path / "cut").rows()] == [r["bytes_up"] for r in whole.rows]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import entropy
 
 from vitrail.data import load
 from vitrail.engines.replies import Failure
@@ -30,11 +31,17 @@ from vitrail.utils.rng import Rng
 from vitrail.wire.bit_counts import BitCounts
 from vitrail.wire.klms import Klms
 from vitrail.wire.message import decode as decode_message
-from vitrail.wire.range_coder import decode, encode, ideal_bytes
+from vitrail.wire.range_coder import decode, encode
 from vitrail.wire.scores import levels
 
 PAPER = {"generator": "resnet", "local_steps": 100, "lr": 0.1, "schedule": "constant", "score_std": 1.0}
 K = 10
+
+
+def ideal_bytes(symbols: np.ndarray, levels: np.ndarray) -> float:
+    """Return the conditional entropy of symbols given their levels in bytes: a lower bound, without the table."""
+    parts = (symbols[levels == level].astype(np.int64) for level in np.unique(levels))
+    return float(sum(len(part) * entropy(np.bincount(part), base=2) for part in parts)) / 8
 
 
 def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
@@ -72,7 +79,7 @@ def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
                 s_t = fed.server["s"]
                 fed, result = run_round(method, fed, clients.run, sorted(shares), ask, rng)
                 masks = [decode(_mask(raw), levels(s_t), 2) for raw in replies]
-                ideal_up = float(np.mean([ideal_bytes(m, levels(s_t), 2) for m in masks]))
+                ideal_up = float(np.mean([ideal_bytes(m, levels(s_t)) for m in masks]))
                 up, down = (float(np.mean(list(x.values()))) for x in (result.up, result.down))
                 over = f"{down / ideal_down - 1:8.2%}" if ideal_down else f"{'':8}"
                 print(
@@ -82,7 +89,7 @@ def traffic(args: argparse.Namespace) -> tuple[Any, Federation]:
                 )
                 totals += (up, ideal_up, down, ideal_down)
                 counts = np.sum([m.astype(np.int64) for m in masks], axis=0)
-                ideal_down = ideal_bytes(counts, levels(s_t, K + 1), K + 1)
+                ideal_down = ideal_bytes(counts, levels(s_t, K + 1))
     rounds = args.rounds + 1
     print(f"{'total':10}{totals[0]:11,.0f}{totals[1]:11,.0f}{'':11}{totals[2]:11,.0f}{totals[3]:11,.0f}")
     print("compared with, per round:")

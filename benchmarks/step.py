@@ -23,7 +23,8 @@ from torch import Tensor
 
 from vitrail.methods.prism.loss import eq1
 from vitrail.nets.feature_moments import class_moments
-from vitrail.nets.features import Features, load_features
+from vitrail.nets.feature_network import Features
+from vitrail.nets.features import load_features
 from vitrail.nets.generators import build_generator
 from vitrail.nets.masked import Masked, sample_mask
 
@@ -84,7 +85,7 @@ def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> 
     def step() -> None:
         torch.use_deterministic_algorithms(True)
         with clock("mask"):
-            mask = sample_mask(s, draw)
+            mask = sample_mask(torch.sigmoid(s), draw)
         with clock("generator"):
             fakes = net(mask, torch.randn(len(real), net.z, generator=draw), None)
         with clock("ψ and loss"):

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from vitrail.data import load
 from vitrail.models.image_grid import write_grid
 from vitrail.nets.feature_moments import to_float
-from vitrail.nets.features import Features, load_features
+from vitrail.nets.feature_network import Features
+from vitrail.nets.features import load_features
 
 CLAMP = 0.01  # θ = 0 or 1 would make infinite scores
 

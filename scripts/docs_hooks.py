@@ -1,27 +1,71 @@
-"""Pages of the documentation that are generated: methods with their settings, the command line, the notebook."""
+"""Generated pages of the documentation: methods, command line, notebook, and the files of examples/ and configs/."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from posixpath import dirname, relpath
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
+ROOT = Path(__file__).parents[1]
+SHIPPED = (
+    "examples/*.py",
+    "examples/three-hospitals/*",
+    "examples/plugin/*.toml",
+    "examples/plugin/*/**/*.py",
+    "configs/**/*.toml",
+)
 _PAPER = re.compile(r"\s*\(paper: ([^)]*)\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the generated pages."""
-    pages = {"reference/methods.md": methods_page(), "reference/cli.md": cli_page()}
+    """Add the generated pages, and the files that pages name."""
+    pages = {"reference/methods.md": methods_page(), "reference/cli.md": cli_page(), "reference/files.md": files_page()}
     for notebook in sorted(Path(config.docs_dir).rglob("*.ipynb")):
         path = notebook.relative_to(config.docs_dir)
         pages[str(path.with_suffix(".md"))] = notebook_page(notebook)
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
+    for name in shipped():
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Link each `examples/...` and `configs/...` to the file, and each folder to the page of files."""
+    known, here = shipped(), dirname(page.file.src_uri)
+
+    def link(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in known and not any(file.startswith(f"{name.rstrip('/')}/") for file in known):
+            return found[0]
+        return f"[`{name}`]({relpath(name if name in known else 'reference/files.md', here or '.')})"
+
+    return re.sub(r"(?<!\[)`((?:examples|configs)/[\w./-]*)`", link, markdown)
+
+
+def shipped() -> list[str]:
+    """Return the files of examples/ and configs/ that the site has, by their paths in the repository."""
+    found = {p for pattern in SHIPPED for p in ROOT.glob(pattern) if p.is_file() and p.suffix != ".md"}
+    return sorted(p.relative_to(ROOT).as_posix() for p in found)
+
+
+def files_page() -> str:
+    """Return the page of the files of examples/ and configs/, by folder."""
+    lines = [
+        "# Examples and configurations",
+        "",
+        "After this page you have the files of the repository that other pages name. Keep their folders.",
+    ]
+    for folder in dict.fromkeys(map(dirname, shipped())):
+        names = [name for name in shipped() if dirname(name) == folder]
+        lines += ["", f"## {folder}/", "", *(f"- [{name.removeprefix(folder + '/')}](../{name})" for name in names)]
+    return "\n".join(lines) + "\n"
 
 
 def notebook_page(path: Path) -> str:

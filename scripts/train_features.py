@@ -93,7 +93,7 @@ def fold(net: Classifier, x: Tensor) -> dict[str, Tensor]:
         biases.append(state[f"norms.{i}.bias"] - state[f"norms.{i}.running_mean"] * scale)
     weights.append(state["head.weight"].clone())
 
-    psi = Features("trained", net.plan)
+    psi = Features(net.plan)
     for i, conv in enumerate(psi.convs):
         conv.load_state_dict({"weight": weights[i], "bias": biases[i]})
     squares = [torch.zeros(width) for width in net.plan.widths]

@@ -69,6 +69,7 @@ QUICK: dict[str, dict[str, Any]] = {  # settings that train in seconds
     "fullgan": LOCAL,
 }
 PRIVATE: dict[str, tuple[str, dict[str, Any]]] = {  # the same with privacy
+    "moments, dense": ("moments", {"network": "dense"}),
     "prism, moments": ("prism", {"privacy": "moments", "epsilon": 9.8}),
     "fedgan, dp-sgd": (
         "fedgan",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         register_source,
         register_transform,
     )
-    from vitrail.experiment.run import Run
+    from vitrail.experiment.run_dir import Run
     from vitrail.experiment.train import resume, train
     from vitrail.methods.base import (
         BaseMethod,
@@ -84,7 +84,7 @@ _MODULES = {
     "experiment.api": ("compare", "evaluate"),
     "experiment.callbacks": ("Callback",),
     "experiment.register": tuple(name for name in __all__ if name.startswith("register_")),
-    "experiment.run": ("Run",),
+    "experiment.run_dir": ("Run",),
     "experiment.train": ("resume", "train"),
     "methods.base": (
         *("BaseMethod", "Broadcast", "Method", "Model", "PartSpec", "Reply", "ServerMessage", "Sums", "Task"),

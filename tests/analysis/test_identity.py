@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import vitrail
-from vitrail.analysis.identity import probe_identities, split_each_identity
+from vitrail.analysis.probes import probe_identities, split_each_identity
 from vitrail.analysis.trained import load_run
 from vitrail.data import load
 from vitrail.utils.errors import Malformed

@@ -5,8 +5,7 @@ import json
 import torch
 
 from vitrail.analysis.trained import load_run
-from vitrail.experiment.personal import load_personal
-from vitrail.experiment.personal_grids import COLUMNS, ROWS, content_down_style_across
+from vitrail.experiment.personal import COLUMNS, ROWS, content_down_style_across, load_personal
 from vitrail.report import write_report
 from vitrail.utils.rng import Rng
 

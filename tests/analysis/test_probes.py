@@ -6,8 +6,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from vitrail.analysis.identity import probe_identities
-from vitrail.analysis.probes import probe_run, probe_scalar_per_client, top_k_hits
+from vitrail.analysis.probes import probe_identities, probe_run, probe_scalar_per_client, top_k_hits
 from vitrail.cli.main import app
 from vitrail.utils.errors import VitrailError
 

@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from vitrail.analysis.anonymity import measure_anonymity, restyle_view
 from vitrail.analysis.latents import learn_maps
+from vitrail.analysis.restyling import measure_anonymity, restyle_view
 from vitrail.analysis.trained import load_run
 from vitrail.cli.main import app
 

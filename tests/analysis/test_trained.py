@@ -63,7 +63,7 @@ def test_runs_that_do_not_separate_content_and_style_are_refused(tmp_path):
         load_run(tmp_path)
     for shared in ("everything", "nothing"):
         (tmp_path / "settings.toml").write_text(f'method = "padpaf"\nshared = "{shared}"\n')
-        with pytest.raises(VitrailError, match=r"method=padpaf does not separate.*shared=content"):
+        with pytest.raises(VitrailError, match=r"method=padpaf does not separate.*share the content only"):
             load_run(tmp_path)
     for method in ("fedgan", "ditto", "padpafvae"):
         (tmp_path / "settings.toml").write_text(f'method = "{method}"\n')

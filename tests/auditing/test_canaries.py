@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from tests.auditing.audited import target
-from vitrail.auditing import canary_gradients, canary_images, canary_masks, canary_updates
+from vitrail.auditing import canary_images, canary_masks, canary_vectors
 from vitrail.auditing.attack import from_one_run, from_trials
-from vitrail.auditing.protocols import feature_summary
 from vitrail.methods.prism import mechanisms as prism_privacy
 from vitrail.privacy import clipping as clip
 from vitrail.privacy import dpfedavg, dpsgd
@@ -20,7 +19,7 @@ def no_noise(source, n, sigma):
 
 
 def attacked_release(target):
-    return canary_images.AttackedRelease(target, feature_summary(target.plan.method))
+    return canary_images.AttackedRelease(target, target.plan.method.feature_summary())
 
 
 @pytest.mark.parametrize("method", ["moments", "prism"])
@@ -93,29 +92,27 @@ def test_dp_sgd_stays_within_its_claim_and_is_refuted_without_noise(rate, monkey
     mechanism, attacked = dpsgd.mechanism(1.0, rate, 1, "").with_multiplier(0.8), target("moments")
     claimed = epsilon([(mechanism.noise, 4)], 1e-5)
     bounds = from_trials(
-        canary_gradients.attack_steps(mechanism, 4, 400, Rng((1,))), attacked, claimed, gaussian=rate == 1
+        canary_vectors.attack_steps(mechanism, 4, 400, Rng((1,))), attacked, claimed, gaussian=rate == 1
     )
     assert not any(lower.refutes for lower in bounds)
     assert bounds[0].epsilon > 0
     monkeypatch.setattr(clip, "gaussian", no_noise)
     strict = dpsgd.mechanism(1.0, rate, 1, "").with_multiplier(15.0)
     claimed = epsilon([(strict.noise, 4)], 1e-5)
-    bounds = from_trials(
-        canary_gradients.attack_steps(strict, 4, 400, Rng((1,))), attacked, claimed, gaussian=rate == 1
-    )
+    bounds = from_trials(canary_vectors.attack_steps(strict, 4, 400, Rng((1,))), attacked, claimed, gaussian=rate == 1)
     assert bounds[0].refutes
 
 
 def test_dp_fedavg_stays_within_its_claim_and_is_refuted_without_noise(monkeypatch):
     mechanism, attacked = dpfedavg.mechanism(0.5, "D", False).with_multiplier(2.0), target("moments")
     claimed = epsilon([(mechanism.noise, 3)], 1e-5)
-    bounds = from_trials(canary_updates.attack_sums(mechanism, 3, 400, Rng((1,))), attacked, claimed)
+    bounds = from_trials(canary_vectors.attack_sums(mechanism, 3, 400, Rng((1,))), attacked, claimed)
     assert not any(lower.refutes for lower in bounds)
     assert bounds[1].epsilon > 0.5
     monkeypatch.setattr(clip, "gaussian", no_noise)
-    assert from_trials(canary_updates.attack_sums(mechanism, 3, 400, Rng((1,))), attacked, claimed)[1].refutes
+    assert from_trials(canary_vectors.attack_sums(mechanism, 3, 400, Rng((1,))), attacked, claimed)[1].refutes
 
 
 def test_attacks_skip_runs_that_they_do_not_apply_to():
     plain = target("fedgan")
-    assert [m.attack(plain) for m in (canary_images, canary_masks, canary_gradients, canary_updates)] == [None] * 4
+    assert [m.attack(plain) for m in (canary_images, canary_masks, canary_vectors)] == [None] * 3

@@ -10,7 +10,7 @@ from torch import nn
 from tests.auditing.audited import target
 from tests.federation import digits
 from vitrail.auditing import copies, inversion, membership, shadows
-from vitrail.auditing.rates import auc, figures
+from vitrail.auditing.membership import auc, figures
 from vitrail.models.model_file import Generator
 from vitrail.nets.feature_moments import to_float
 

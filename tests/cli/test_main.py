@@ -52,6 +52,16 @@ def test_a_run_reports_rounds_bytes_and_where_things_are(run):
     assert (folder / "model.safetensors").exists()
 
 
+def test_rounds_of_the_server_alone_are_printed_without_bytes(tmp_path):
+    said = vitrail("run", "moments", *TINY, "rounds=3", f"out={tmp_path / 'run'}").stdout
+    first, *others = (line for line in said.splitlines() if line.startswith("round "))
+    assert "3/3 clients" in first
+    assert " up " in first
+    assert len(others) == 2
+    assert all("server only" in line and " up " not in line for line in others)
+    assert "3 rounds, seed 0, a client replies in at most 1 round" in " ".join(said.split())
+
+
 def test_samples_are_a_grid_or_arrays(run, tmp_path):
     folder, _ = run
     assert vitrail("sample", str(folder), "-n", "9", "-o", str(tmp_path / "g.png")).returncode == 0
@@ -60,6 +70,22 @@ def test_samples_are_a_grid_or_arrays(run, tmp_path):
     with np.load(tmp_path / "s.npz") as arrays:
         assert arrays["images"].shape == (9, 8, 8, 1)
         assert arrays["labels"].tolist() == [7] * 9
+
+
+def test_a_model_whose_training_diverged_is_not_sampled(tmp_path):
+    import torch
+
+    from vitrail.models.model import Model
+    from vitrail.models.model_file import save_model
+    from vitrail.nets.dcgan import DcganGenerator
+
+    weights = DcganGenerator((1, 8, 8), 0, 4, 8).state_dict()
+    weights = {k: v * torch.nan if v.is_floating_point() else v for k, v in weights.items()}
+    tree = {"shape": [1, 8, 8], "classes": 0, "width": 4, "z": 8, "weights": weights}
+    save_model(tmp_path / "nan.safetensors", Model("dcgan", tree), [], {})
+    done = vitrail("sample", str(tmp_path / "nan.safetensors"), "-o", str(tmp_path / "g.png"))
+    assert (done.returncode, (tmp_path / "g.png").exists()) == (2, False)
+    assert "its training diverged" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -101,8 +127,8 @@ def test_an_evaluation_is_printed_stored_and_in_the_report(run):
         "95% intervals",
     ):
         assert word in done.stdout.replace("\n", " ")
-    kept = json.loads((folder / "evaluation.json").read_text())
-    assert [c["file"] for c in kept["columns"]] == [f"{n}.safetensors" for n in ("model", "best", "ensemble")]
+    stored = json.loads((folder / "evaluation.json").read_text())
+    assert [c["file"] for c in stored["columns"]] == [f"{n}.safetensors" for n in ("model", "best", "ensemble")]
     assert "fd-vitrail" in (folder / "report.html").read_text()
 
 

@@ -27,8 +27,7 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 def save(path: Path, mode: str = "RGB", side: tuple[int, int] = (40, 40), value: int | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if mode == "I;16":
-        pixels = RNG.integers(0, 65536, side, np.uint16) if value is None else np.full(side, value, np.uint16)
-        Image.fromarray(pixels).save(path)
+        Image.fromarray(np.full(side, value, np.uint16)).save(path)
         return path
     pixels = RNG.integers(0, 256, (*side, 3), np.uint8) if value is None else np.full((*side, 3), value, np.uint8)
     Image.fromarray(pixels).convert(mode).save(path)

@@ -8,10 +8,10 @@ import pytest
 from tests.engines.toy import Free, Toy
 from tests.federation import RUN, digits, federate, quick, same, shares
 from vitrail.engines import async_rounds
-from vitrail.engines.async_rounds import run_async_rounds
+from vitrail.engines.async_rounds import AsyncRounds
+from vitrail.engines.federation import Federation, select_clients
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, select_clients
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.methods import METHODS
 from vitrail.utils.rng import Rng
@@ -51,7 +51,7 @@ def free(method, folder, carry, until=5, chosen=lambda _: NAMES, **how):
     """Run to the first checkpoint; return the federation and all results."""
     fed = Federation(0, method.server_init(Rng((5,)).child("server", "init")))
     outcomes = []
-    rounds = run_async_rounds(method, fed, RUN, chosen, until, carry.ask, Rng((5,)), Journal(folder / "answers"), **how)
+    rounds = AsyncRounds(method, fed, RUN, chosen, until, carry.ask, Rng((5,)), Journal(folder / "answers"), **how)
     for outcome, after in rounds:
         assert fed.round == 0  # only the last can be saved
         outcomes.append(outcome)
@@ -252,7 +252,7 @@ def test_requests_are_encoded_lazily(tmp_path):
     def one_at_a_time(requests):
         for i, (client, _) in enumerate(filter(None, requests), 1):
             assert len(made) == i
-            yield client, Failure("nobody is there")
+            yield client, Failure("absent")
 
     carry = Order(Free(), tmp_path)
     carry.ask = one_at_a_time

@@ -13,8 +13,16 @@ import pytest
 from tests.engines.secagg.adds import Adds
 from tests.federation import PRIVATE, QUICK, RUN, digits, shares
 from vitrail.engines.client import UNCOMPUTED, Client
-from vitrail.engines.secagg.integers import integer_formats
-from vitrail.engines.secagg.messages import FROM, KEYS, LETTERS, WHO, bits_part, bytes_part, write_names
+from vitrail.engines.secagg.messages import (
+    FROM,
+    KEYS,
+    LETTERS,
+    WHO,
+    bits_part,
+    bytes_part,
+    integer_formats,
+    write_names,
+)
 from vitrail.engines.secagg.shares import LETTER
 from vitrail.engines.simulation import SimulatedClients
 from vitrail.experiment import settings as config
@@ -98,7 +106,7 @@ def test_a_failed_answer_counts_and_is_not_computed_again(tmp_path, monkeypatch)
     assert client.answer(request(method)) == failed
     assert "replay" in reason(client.answer(request(method, shift=0.5)))
     assert calls == [0]
-    assert client.private()["given"] == 1
+    assert client.store.load()["given"] == 1
     assert reason(client.answer(request(method, 1))) == UNCOMPUTED
     assert reason(client.answer(request(method, 2))) == PUBLIC_REASON
     assert calls == [0, 1]
@@ -114,7 +122,7 @@ def test_after_a_failed_answer_a_client_continues_from_its_last_state(tmp_path, 
     replied = failing.answer(request(method, 1))
     assert decode(replied).header.kind is Kind.REPLY
     assert replied == other.answer(request(method, 1))
-    assert (failing.private()["given"], other.private()["given"]) == (2, 1)
+    assert (failing.store.load()["given"], other.store.load()["given"]) == (2, 1)
 
 
 @pytest.mark.parametrize("error", [UNSENDABLE, VitrailError("37 images"), KeyError("37 images")], ids=str)
@@ -124,7 +132,7 @@ def test_a_failure_after_reading_images_reveals_nothing_about_them(tmp_path, mon
     counted(monkeypatch, method, error)
     client = client_of(method, tmp_path, **({"log": log.append} if owned == "log" else {"shared_folder": True}))
     assert reason(client.answer(request(method))) == UNCOMPUTED
-    own = client.path.with_suffix(".error.txt")
+    own = client.store.path.with_suffix(".error.txt")
     assert ("cannot be sent" if error == UNSENDABLE else "37 images") in own.read_text()
     assert own.stat().st_mode & 0o077 == 0
     assert bool(log) == (owned == "log")
@@ -161,7 +169,7 @@ def test_a_deployed_client_does_not_report_a_sum_beyond_its_bound(tmp_path, monk
     other = make_part("closed", "int32", np.int32([1]))
     assert "replay" in reason(ask(clients[0], 2, *parts[:2], other))
     assert "does not follow" in reason(ask(clients[0], 3, bits_part("secagg.alive", [True] * 3)))
-    assert clients[0].private()["given"] == 1
+    assert clients[0].store.load()["given"] == 1
 
 
 @pytest.mark.filterwarnings("error")
@@ -184,12 +192,12 @@ def test_a_client_killed_in_training_answers_only_the_same_request(tmp_path):
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    assert client.private()["given"] == 1
+    assert client.store.load()["given"] == 1
     assert "replay" in reason(client.answer(request(method, shift=0.5)))
     replied = client.answer(request(method))
     assert replied == client_of(method, tmp_path / "b").answer(request(method))
     assert decode(replied).header.kind is Kind.REPLY
-    assert client.private()["given"] == 1
+    assert client.store.load()["given"] == 1
     assert decode(client.answer(request(method, 1))).header.kind is Kind.REPLY
     assert "planned for one client" in reason(client.answer(request(method, 2)))
 
@@ -212,7 +220,7 @@ def test_state_of_version_0_1_0_is_read(tmp_path):
     method = built(noise_source="seed")
     client = client_of(method, tmp_path, shared_folder=True)
     replied = client.answer(request(method))
-    old = {name: value for name, value in client.private().items() if name not in ("begun", "failed", "given")}
+    old = {name: value for name, value in client.store.load().items() if name not in ("begun", "failed", "given")}
     client.store.save(old)
     assert client.answer(request(method)) == replied
     assert decode(client.answer(request(method, 1))).header.kind is Kind.REPLY

@@ -10,8 +10,7 @@ from scipy.stats import trim_mean
 import vitrail
 from tests.federation import federate, quick, same, shares
 from vitrail.engines.replies import CheckedPart
-from vitrail.engines.robust import ReplyNorms, RobustSum, trimmed_mean
-from vitrail.engines.sums import FixedPointSum
+from vitrail.engines.sums import FixedPointSum, ReplyNorms, RobustSum, trimmed_mean
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.runner import metrics_row

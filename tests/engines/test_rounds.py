@@ -8,8 +8,8 @@ import pytest
 
 from tests.engines.toy import Toy, _next
 from tests.federation import federate, quick, same, shares
+from vitrail.engines.federation import select_clients
 from vitrail.engines.replies import CheckedPart, Failure
-from vitrail.engines.rounds import select_clients
 from vitrail.engines.sums import FixedPointSum
 from vitrail.methods.base import Broadcast, PartSpec, fixed_point_scale
 from vitrail.utils.errors import Malformed
@@ -198,8 +198,8 @@ LIES = {
     "too large a number": lambda m: replace(
         m, parts=(make_part("half", "float32", np.array([1001.0, 0])), *m.parts[1:])
     ),
-    "a part nobody declared": lambda m: replace(m, parts=(*m.parts, make_part("gift", "bytes", np.zeros(1)))),
-    "a sum for somebody else": lambda m: replace(m, parts=(replace(m.parts[0], peer="client-2"), *m.parts[1:])),
+    "an undeclared part": lambda m: replace(m, parts=(*m.parts, make_part("gift", "bytes", np.zeros(1)))),
+    "a sum for another client": lambda m: replace(m, parts=(replace(m.parts[0], peer="client-2"), *m.parts[1:])),
     "too little": lambda m: replace(m, parts=m.parts[:1]),
     "always asking for more": lambda m: Message(replace(m.header, kind=Kind.NEED_FULL)),
     "failing without a reason": lambda m: Message(replace(m.header, kind=Kind.FAILED)),

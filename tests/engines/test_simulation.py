@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.engines.toy import Toy
+from tests.engines.toy import ReportsHome, Toy
 from tests.federation import RUN, digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
@@ -49,6 +49,17 @@ def test_a_client_whose_worker_always_dies_is_excluded(tmp_path, monkeypatch):
     assert "ended with code -9" in answers["client-0"].reason
 
 
+def test_workers_have_the_environment_of_the_run_and_not_of_an_earlier_one(tmp_path, monkeypatch):
+    method = ReportsHome()
+    for home in ("a", "b"):
+        monkeypatch.setenv("VITRAIL_HOME", home)
+        simulated = SimulatedClients(method, RUN, Rng((5,)), shares(), tmp_path / home)
+        fed = Federation(0, method.server_init(Rng((5,))))
+        with SimulationEngine(simulated, digits().train, workers=2) as engine:
+            _, outcome = run_round(method, fed, RUN, sorted(shares()), engine.ask, Rng((5,)))
+        assert set(outcome.excluded.values()) == {f"home is {home}"}
+
+
 def test_private_state_is_readable_by_its_owner_alone(tmp_path):
     federate(Toy(), tmp_path / "clients", rounds=1)
     for path in (tmp_path / "clients").iterdir():
@@ -61,7 +72,7 @@ def test_private_state_of_another_run_is_refused(tmp_path):
     simulated = SimulatedClients(Toy(), b"another run 1234", Rng((5,)), shares(), tmp_path)
     client = simulated.client("client-0", digits().train)
     with pytest.raises(VitrailError, match="belongs to another run"):
-        client.private()
+        client.store.load()
     assert decode(client.answer(traffic.requests[0][1])).header.kind is Kind.FAILED
 
 
@@ -82,7 +93,7 @@ def test_a_client_has_one_file_for_any_number_of_rounds(tmp_path):
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "x" * 250, "…", ".."])
 def test_the_private_file_is_inside_the_folder_for_any_client_name(name, tmp_path):
     simulated = SimulatedClients(Toy(), RUN, Rng((5,)), {name: shares()["client-0"]}, tmp_path / "clients")
-    path = simulated.client(name, digits().train).path
+    path = simulated.client(name, digits().train).store.path
     assert path.parent == tmp_path / "clients"
     assert len(path.name.encode()) < 200
 
@@ -128,12 +139,12 @@ def test_details_of_an_error_inside_a_client_stay_with_its_owner(tmp_path, monke
 def test_a_script_without_a_main_guard_trains_once(tmp_path):
     script = tmp_path / "mine.py"
     script.write_text(
-        "import vitrail\nprint('begun')\n"
+        "import vitrail\nprint('started')\n"
         "run = vitrail.train('fedgan', data='digits', size=8, width=4, rounds=1, clients=2, workers=2, out='run')\n"
         "print(run.rows[0]['replied'])\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["begun", "2"], done.stderr
+    assert done.stdout.split() == ["started", "2"], done.stderr
 
 
 def test_a_method_of_a_script_is_refused_before_workers_start(tmp_path, monkeypatch):

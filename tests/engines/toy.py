@@ -13,6 +13,7 @@ import numpy as np
 
 from vitrail.methods.base import BaseMethod, Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, Task
 from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.paths import data_home
 from vitrail.wire.message import digest
 
 
@@ -142,3 +143,11 @@ def wait_for(path):
         if time.monotonic() > deadline:
             raise VitrailError("no other client made progress")
         time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class ReportsHome(Toy):
+    """Fails with the folder for user data that its process has."""
+
+    def client_round(self, state, message, data, rng):
+        raise VitrailError(f"home is {data_home()}")

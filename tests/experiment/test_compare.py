@@ -39,7 +39,7 @@ name = "sync d&g"
 name = "sync g"
 sync = "g"
 """
-ASKED = EvalConfig(n=100, families=("fd-vitrail",))
+EVAL = EvalConfig(n=100, families=("fd-vitrail",))
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def file(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
+def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     (folder / "both.toml").write_text(FILE)
     found = entries([str(folder / "both.toml")], {})
-    compare(found, [0, 1], folder / "out", ASKED, lambda *_: Callback())
+    compare(found, [0, 1], folder / "out", EVAL, lambda *_: Callback())
     return folder, found
 
 
@@ -116,8 +116,8 @@ def test_problems_of_a_comparison_are_reported(text, says, tmp_path):
         entries([str(tmp_path / "x.toml")], {})
 
 
-def test_every_run_has_its_seeds_and_the_same_data_and_partition(played):
-    _, found = played
+def test_every_run_has_its_seeds_and_the_same_data_and_partition(compared):
+    _, found = compared
     assert [len(e.runs) for e in found] == [2, 2]
     a, b = (RunDir(e.runs[0]) for e in found)
     assert a.partition.read_bytes() == b.partition.read_bytes()
@@ -125,10 +125,10 @@ def test_every_run_has_its_seeds_and_the_same_data_and_partition(played):
     assert seeds == [0, 1, 0, 1]
 
 
-def test_the_table_has_means_and_spreads_over_seeds(played):
-    _, found = played
+def test_the_table_has_means_and_spreads_over_seeds(compared):
+    _, found = compared
     values = [next(m.value for m in ms if m.name == "fd-vitrail") for ms in found[0].found]
-    table = standings(found, ASKED)
+    table = standings(found, EVAL)
     row = dict(zip(table.columns, table.rows[0], strict=True))
     mean, sd = row["fd-vitrail ↓"].split(" ± ")
     assert float(mean) == pytest.approx(np.mean(values), rel=0.01)
@@ -139,13 +139,13 @@ def test_the_table_has_means_and_spreads_over_seeds(played):
     assert markdown(table).count("\n| sync") == 2
 
 
-def test_runs_in_several_settings_are_also_shown_side_by_side(played):
-    _, (a, b) = played
+def test_runs_in_several_settings_are_also_shown_side_by_side(compared):
+    _, (a, b) = compared
     found = [replace(a, name="few, A", where="few"), replace(b, name="few, B", where="few")]
     found += [replace(b, name="many, A", where="many")]
     (table,) = by_settings(found)
     assert table.columns == ["fd-vitrail ↓", "few", "many"]
-    ours, theirs = (standings([e], ASKED).rows[0][2] for e in (a, b))
+    ours, theirs = (standings([e], EVAL).rows[0][2] for e in (a, b))
     assert table.rows == [["A", ours, theirs], ["B", theirs, ""]]
     other = [[replace(m, extractor="another") for m in ms] for ms in b.found]
     (table,) = by_settings([*found[:2], replace(found[2], found=other)])
@@ -153,74 +153,100 @@ def test_runs_in_several_settings_are_also_shown_side_by_side(played):
     assert by_settings([a, b]) == []
 
 
-def test_the_notes_list_equal_and_different_settings(played):
-    _, found = played
+def test_the_notes_list_equal_and_different_settings(compared):
+    _, found = compared
     assert differing(found) == ["sync"]
-    said = notes(found, ASKED)
+    said = notes(found, EVAL)
     assert "data=digits" in said
     assert "Different: sync." in said
     assert "biased upwards: 100 samples for 384 dimensions" in said
 
 
-def test_unequal_compute_is_reported(played, monkeypatch):
-    _, found = played
+def test_unequal_compute_is_reported(compared, monkeypatch):
+    _, found = compared
     slow = {found[0].runs[0].parent: 100.0}
     monkeypatch.setattr(table_module, "_seconds", lambda run: slow.get(run.parent, 10.0))
-    assert "Compute was not the same: rounds took from 10 to 100 seconds" in notes(found, ASKED)
+    assert "Compute was not the same: rounds took from 10 to 100 seconds" in notes(found, EVAL)
 
 
-def test_the_csv_has_every_measure_of_every_seed(played):
-    _, found = played
+def test_the_csv_has_every_measure_of_every_seed(compared):
+    _, found = compared
     rows = list(csv.DictReader(as_csv(found).splitlines()))
     assert len(rows) == sum(len(ms) for e in found for ms in e.found)
     first = found[0].found[0][0]
     assert float(rows[0]["value"]) == first.value
     assert {r["seed"] for r in rows} == {"0", "1"}
+    of_run = RunDir(found[0].runs[0]).rows()
+    assert int(rows[0]["bytes_up"]) == sum(r["bytes_up"] for r in of_run)
+    assert float(rows[0]["seconds"]) == pytest.approx(sum(r["seconds"] for r in of_run))
+    assert {r["epsilon"] for r in rows} == {"none"}
 
 
-def test_a_second_time_nothing_is_trained_or_measured(played, monkeypatch):
-    folder, before = played
+def test_the_table_has_epsilon_by_the_ledger_and_its_unit(compared, tmp_path):
+    _, found = compared
+    private = entries(["moments"], {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "local_steps": 1})
+    compare(private, [0], tmp_path / "out", EVAL, lambda *_: Callback())
+    table = standings([found[0], *private], EVAL)
+    column = table.columns.index("ε")
+    assert [row[column] for row in table.rows] == ["none", "9.8 per image"]
+    assert "ε is the claim of a run's ledger, at δ = 1e-05." in table.note
+    assert "ε is" not in standings(found, EVAL).note
+    assert as_csv(private).splitlines()[1].split(",")[-5:-3] == ["9.8", "image"]
+
+
+def test_the_round_of_the_measured_model_is_given_once_if_all_seeds_agree(compared):
+    _, found = compared
+    table = standings(found, EVAL)
+    assert [row[table.columns.index("round")] for row in table.rows] == ["2", "2"]
+
+
+def test_an_entry_is_short_when_printed(compared):
+    assert len(repr(compared[1][0])) < 400
+
+
+def test_a_second_time_nothing_is_trained_or_measured(compared, monkeypatch):
+    folder, before = compared
     for name in ("start_run", "resume", "evaluate_stored"):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("did it again"))
     again = entries([str(folder / "both.toml")], {"workers": 2, "grids": 1})  # what changes no bit does not count
-    compare(again, [0, 1], folder / "out", ASKED, lambda *_: Callback())
+    compare(again, [0, 1], folder / "out", EVAL, lambda *_: Callback())
     assert [e.found for e in again] == [e.found for e in before]
 
 
-def test_only_selected_runs_are_trained_and_the_others_stay_in_the_table(played, tmp_path):
-    folder, before = played
-    file, asked = str(folder / "both.toml"), lambda *_: pytest.fail("trained")
+def test_only_selected_runs_are_trained_and_the_others_stay_in_the_table(compared, tmp_path):
+    folder, before = compared
+    file, fails = str(folder / "both.toml"), lambda *_: pytest.fail("trained")
     some = entries([file], {}, before[1].name)
     assert [e.wanted for e in some] == [False, True]
-    compare(some, [0, 1], folder / "out", ASKED, asked)
+    compare(some, [0, 1], folder / "out", EVAL, fails)
     assert [e.found for e in some] == [e.found for e in before]
     shutil.copytree(before[1].runs[0], tmp_path / "out" / before[1].runs[0].parent.name / "seed-0")
     some = entries([file], {}, before[1].name)
-    compare(some, [0], tmp_path / "out", ASKED, asked)
+    compare(some, [0], tmp_path / "out", EVAL, fails)
     assert [len(e.runs) for e in some] == [0, 1], "the first is neither wanted nor there"
     others = entries([file], {"rounds": 3}, before[1].name)
     with pytest.raises(VitrailError, match=f"{before[1].runs[0].parent.name}/seed-0 was run with another rounds"):
-        compare(others, [0], folder / "out", ASKED, asked)
+        compare(others, [0], folder / "out", EVAL, fails)
 
 
-def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(played):
-    folder, _ = played
+def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(compared):
+    folder, _ = compared
     changed = entries([str(folder / "both.toml")], {"rounds": 3})
     with pytest.raises(VitrailError, match="was run with another rounds; give another --out"):
-        compare(changed, [0], folder / "out", ASKED, lambda *_: Callback())
+        compare(changed, [0], folder / "out", EVAL, lambda *_: Callback())
     assert len(RunDir(folder / "out" / "sync-d-g" / "seed-0").rows()) == 2
 
 
 @pytest.mark.parametrize(
-    ("asked", "settings", "says"),
+    ("how", "settings", "says"),
     [
         (EvalConfig(families=("fidd",)), {}, "did you mean fid"),
         (EvalConfig(best=True), {"eval_every": 0}, "keeps no best round"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_is_trained(asked, settings, says, file, tmp_path):
+def test_what_cannot_be_measured_is_refused_before_anything_is_trained(how, settings, says, file, tmp_path):
     with pytest.raises(VitrailError, match=says):
-        compare(entries([file], settings), [0], tmp_path / "out", asked, lambda *_: pytest.fail("trained"))
+        compare(entries([file], settings), [0], tmp_path / "out", how, lambda *_: pytest.fail("trained"))
     assert not (tmp_path / "out").exists()
 
 
@@ -236,8 +262,8 @@ def test_all_runs_are_measured_by_one_network_that_none_was_trained_against(file
         check(both, [], tmp_path, EvalConfig())
 
 
-def test_the_settings_of_a_finished_run_can_be_compared_again_without_its_seed(played):
-    _, found = played
+def test_the_settings_of_a_finished_run_can_be_compared_again_without_its_seed(compared):
+    _, found = compared
     (again,) = entries([str(RunDir(found[1].runs[1]).settings)], {})
     assert (again.settings.seed, again.settings.out) == (0, "")
     with pytest.raises(VitrailError, match="seed is set by the comparison"):
@@ -247,14 +273,14 @@ def test_the_settings_of_a_finished_run_can_be_compared_again_without_its_seed(p
 def test_one_failing_run_does_not_stop_the_others(tmp_path):
     (tmp_path / "x.toml").write_text(FILE.replace('sync = "g"', 'partition = "attribute:Smiling"'))
     found = entries([str(tmp_path / "x.toml")], {})
-    compare(found, [0], tmp_path / "out", ASKED, lambda *_: Callback())
+    compare(found, [0], tmp_path / "out", EVAL, lambda *_: Callback())
     assert (len(found[0].runs), len(found[1].runs)) == (1, 0)
     assert found[1].failed
-    assert standings(found, ASKED).rows[1][2] == "failed"
+    assert standings(found, EVAL).rows[1][2] == "failed"
 
 
-def test_a_killed_comparison_continues_and_gives_the_same_models(played, tmp_path):
-    folder, found = played
+def test_a_killed_comparison_continues_and_gives_the_same_models(compared, tmp_path):
+    folder, found = compared
     words = [
         sys.executable,
         "-m",
@@ -281,5 +307,5 @@ def test_a_killed_comparison_continues_and_gives_the_same_models(played, tmp_pat
             assert (there / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
     assert (tmp_path / "out" / "compare.html").read_text().startswith("<!DOCTYPE html>")
     assert len((tmp_path / "out" / "compare.md").read_text().splitlines()) > 4
-    kept = json.loads((tmp_path / "out" / "sync-g" / "seed-0.json").read_text())
-    assert kept["columns"][0]["asked"]["n"] == 100
+    stored = json.loads((tmp_path / "out" / "sync-g" / "seed-0.json").read_text())
+    assert stored["columns"][0]["asked"]["n"] == 100

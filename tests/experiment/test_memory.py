@@ -16,8 +16,7 @@ from vitrail.methods.psfedgan import messages as psfedgan_message
 from vitrail.models.kinds.seeded import fewest_coded_bytes, seeded_network
 from vitrail.models.limits import FREE, STATISTICS_BATCH, images_per_pass, largest_activation
 from vitrail.models.limits import SAMPLE_BATCH as BATCH
-from vitrail.models.model_file import FORMAT, load, open_model
-from vitrail.models.validation import check_model
+from vitrail.models.model_file import FORMAT, check_model, load, open_model
 from vitrail.nets.content_style import Content
 from vitrail.nets.content_style import ContentStyleGenerator as Styled
 from vitrail.nets.dcgan import DcganGenerator as DcGan
@@ -77,7 +76,7 @@ for word in sys.argv[1:]:
     reader, writer = os.pipe()
     if os.fork() == 0:
         size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + 2**30,) * 2)  # so that a failing test harms nobody
+        resource.setrlimit(resource.RLIMIT_AS, (size + 2**30,) * 2)  # so that a failing test does not exhaust the memory
         rss = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before, refusal = rss(), None
         try:
@@ -243,7 +242,7 @@ def test_a_short_message_cannot_decode_to_large_discriminators(coding):
         "discriminators": np.frombuffer(row * method.steps_per_message, np.uint8),
         "seed": np.array([1], np.uint64),
     }
-    parts |= {"labels": np.ones(10, np.uint8)} if method.common_parts() else {}
+    parts |= {"labels": np.ones(10, np.uint8)} if "labels" in method.reply_spec() else {}
     assert len(row * method.steps_per_message) < 2**15
     with pytest.raises(Malformed, match="bytes of discriminators of an architecture that takes"):
         psfedgan_message.read(method, parts, None)

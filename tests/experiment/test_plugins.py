@@ -9,8 +9,12 @@ import torch
 from torch import nn
 
 import vitrail
+from vitrail.experiment import settings as config
+from vitrail.experiment.plugins import check_processes, name_classes
 from vitrail.experiment.settings import settings_model
 from vitrail.methods.registry import METHODS
+from vitrail.nets.discriminators import DISCRIMINATORS
+from vitrail.nets.generators import GENERATORS
 from vitrail.utils.errors import VitrailError
 
 SMALL = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "eval_every": 0}
@@ -18,7 +22,7 @@ SMALL = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "eval_every": 0
 
 @dataclass(frozen=True)
 class Nothing(vitrail.BaseMethod):
-    """Sends one number, and exports a model of a kind that nobody reads."""
+    """Sends one number, and exports a model of a kind that has no reader."""
 
     factor: float = 1.0
 
@@ -158,3 +162,31 @@ def test_callbacks_are_called_in_order_and_by_name(tmp_path):
     assert calls[-1] == ("end", True)
     with pytest.raises(VitrailError, match="recoder is not a callback; did you mean recorder"):
         vitrail.train("prism", **small, callbacks=["recoder"], out=str(tmp_path / "y"))
+
+
+def test_flower_knows_classes_below_a_package_of_vitrail_plugins(monkeypatch):
+    how = config.resolve("prism", {"generator": GENERATORS.name_of(Plain), "engine": "flower"})
+    with pytest.raises(VitrailError, match="Flower's processes do not know generator plain"):
+        check_processes(how)
+    package = Plain.__module__.rpartition(".")[0]
+    monkeypatch.setenv("VITRAIL_PLUGINS", f"json, {package}")
+    check_processes(how)
+    monkeypatch.setenv("VITRAIL_PLUGINS", package[:-1])  # a prefix of the name is another package
+    with pytest.raises(VitrailError):
+        check_processes(how)
+
+
+def test_a_class_is_accepted_as_the_discriminator():
+    assert name_classes({"d_architecture": Plain}) == {"d_architecture": "plain"}
+    assert "plain" in DISCRIMINATORS
+
+
+def test_compare_accepts_classes_of_methods_and_networks(tmp_path):
+    how = {**SMALL, "local_steps": 1, "workers": 1, "generator": Plain}
+    (entry,) = vitrail.compare(["prism"], out=tmp_path / "a", metrics=["pixels"], n=20, **how)
+    assert entry.settings.generator == "plain"
+    assert len(entry.found) == 1
+    with pytest.raises(VitrailError, match=r"Nothing\(\.\.\.\) is an object; give its class"):
+        vitrail.compare([Nothing()], out=tmp_path / "b")
+    (entry,) = vitrail.compare([Nothing], out=tmp_path / "b", metrics=["pixels"], **SMALL)
+    assert "a kind without a reader" in entry.failed[0]

@@ -294,7 +294,7 @@ def test_a_checkpoint_of_other_settings_is_refused(unbroken, tmp_path):
 
 
 def as_of_version_0_1_0(folder, run=None):
-    """Take out of a run's folder what version 0.1.0 did not record: by which split pictures were held out."""
+    """Take out of a run's folder what version 0.1.0 did not record: by which split images were held out."""
     for name in ("checkpoint", "model"):
         tree = load(folder / f"{name}.safetensors")
         del (tree if name == "checkpoint" else tree["about"])["split"]
@@ -360,9 +360,9 @@ def test_a_run_can_start_from_an_earlier_one(unbroken, tmp_path):
     for method in SMALL:
         run = tiny(method, tmp_path / method, init_from=str(unbroken[method]), rounds=1)
         earlier = load(unbroken[method] / "checkpoint.safetensors")["federation"]["server"]
-        begun = prepare(run.settings).method.server_init(Rng((0,)), None, earlier)
-        assert begun
-        assert all(same(value, earlier[name]) for name, value in begun.items() if name not in ("initial", "told"))
+        initial = prepare(run.settings).method.server_init(Rng((0,)), None, earlier)
+        assert initial
+        assert all(same(value, earlier[name]) for name, value in initial.items() if name not in ("initial", "told"))
         assert run.settings.init_from == str(unbroken[method])
 
 
@@ -434,7 +434,7 @@ def test_sub_folders_are_clients_without_saying_how_many(tmp_path):
     plan = prepare(config.resolve("prism", {"data": f"folder:{tmp_path / 'd'}", "partition": "folders", "out": "x"}))
     assert plan.clients == ["north", "south", "west"]
     assert plan.settings.clients == 3
-    assert plan.method.task.classes == 0  # whose a picture is must not become its label
+    assert plan.method.task.classes == 0  # the owner of an image must not become its label
     assert any("without labels" in note for note in plan.notes)
 
 
@@ -443,15 +443,15 @@ def test_what_looks_like_a_misunderstanding_is_pointed_out(tmp_path):
         for label in ("ct", "xray"):
             (tmp_path / "d" / client / label).mkdir(parents=True)
             for i in range(5):
-                deep = digits().train.pixels[i, 0].astype(np.uint16) * 15  # 12 bits in a 16-bit file
-                Image.fromarray(deep).save(tmp_path / "d" / client / label / f"{i}.png")
+                dark = digits().train.pixels[i, 0] // 16  # 12 of 16 bits, without rescaling
+                Image.fromarray(dark).save(tmp_path / "d" / client / label / f"{i}.png")
     notes = prepare(config.resolve("prism", {"data": f"folder:{tmp_path / 'd'}", "clients": 2, "out": "x"})).notes
     assert any("partition=folders" in n for n in notes)
     assert any("nearly black" in n for n in notes)
     assert not prepare(config.resolve("prism", {**TINY, "out": "x"})).notes
 
 
-def test_the_choice_of_features_stands_in_the_settings_file(unbroken):
+def test_the_chosen_feature_network_is_written_to_the_settings_file(unbroken):
     assert 'features = "vitrail-fashion"' in (unbroken["prism"] / "settings.toml").read_text()
     assert vitrail.load(unbroken["prism"]).about["features"] == "vitrail-fashion, trained on fashion-mnist"
 
@@ -559,7 +559,7 @@ def test_without_tensorboard_the_setting_is_refused_before_anything_is_written(t
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory):
-    """Runs that make a classifier: one alone, one beside its generator."""
+    """Runs that make a classifier: one alone, one with its generator."""
     folder = tmp_path_factory.mktemp("named")
     common = {"data": "digits", "size": 8, "clients": 2, "server_fraction": 0.1, "workers": 1, "grids": 1}
     gan = {
@@ -582,9 +582,9 @@ def test_a_classifier_is_monitored_stored_and_measured_by_accuracy(named):
     assert all("fd" not in row for row in folder.rows())
     validation, test = split_validation(digits().test)
 
-    def right(path, pictures):
-        says = vitrail.load_classifier(path).classify(torch.from_numpy(pictures.pixels).float() / 255).numpy()
-        return float((says == pictures.labels).mean())
+    def right(path, images):
+        says = vitrail.load_classifier(path).classify(torch.from_numpy(images.pixels).float() / 255).numpy()
+        return float((says == images.labels).mean())
 
     assert right(folder.path, validation) == pytest.approx(accuracies[-1], abs=1e-6)
     assert right(folder.best, validation) == pytest.approx(max(accuracies), abs=1e-6)

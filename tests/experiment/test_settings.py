@@ -127,6 +127,16 @@ def test_a_runs_identity_changes_with_what_decides_its_bits_and_nothing_else():
     assert identity(base, "d") != identity(resolve("prism", {"out": "a", "lr": 0.05}), "d")
 
 
+def test_a_setting_added_later_changes_the_identity_only_at_other_values(monkeypatch):
+    base, other = resolve("fedavg", {}), resolve("fedavg", {"lr": 0.5})
+    before, before_other = identity(base, "d"), identity(other, "d")
+    monkeypatch.setattr(METHODS["fedavg"], "added_later", {"lr": base.lr}, raising=False)
+    assert identity(base, "d") != before
+    assert identity(other, "d") == before_other
+    later = METHODS["moments"].added_later
+    assert all(settings_model("moments").model_fields[name].default == value for name, value in later.items())
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_setting_has_a_description(method):
     assert all(f.description for f in settings_model(method).model_fields.values())

@@ -203,7 +203,7 @@ def test_fakes_and_gradients_are_sent_in_the_chosen_number_format(tmp_path):
 def test_received_fakes_are_within_half_a_grey_level():
     method = quick("mdgan")
     x = torch.linspace(-1, 1, 999).reshape(1, 1, 27, 37)
-    received, _ = method.unpack(ServerMessage(0, {"x_g": pack(x, "uint8")}), "g")
+    (received, _), _ = method.receive_batches(ServerMessage(0, {"x_g": pack(x, "uint8")}))
     assert (received - x).abs().max() <= 0.5 / 127.5 + 1e-6
     assert (received.min(), received.max()) == (-1, 1)
 

@@ -5,15 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from tests.federation import digits, federate, quick, shares
+from tests.federation import QUICK, digits, federate, quick, shares
+from vitrail import load, train
 from vitrail.experiment import settings as config
-from vitrail.methods.base import ServerMessage, Task
+from vitrail.methods import masks
+from vitrail.methods.base import Model, ServerMessage, Sums, Task
 from vitrail.methods.prism import loss
 from vitrail.methods.prism.loss import feature_summary
+from vitrail.models.model_file import check_model
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.feature_sum_messages import pack, unpack
-from vitrail.utils.errors import VitrailError
+from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import decode, encode, make_part
 
@@ -136,6 +140,59 @@ def test_secure_sums_are_clipped_at_max_per_class_images():
         rows = reply.parts["sums"].reshape(10, -1)
         assert rows[3, 0] / feature_summary(method).count == counted
         assert np.abs(rows).max() <= method.largest <= method.reply_spec()["sums"].limit
+
+
+# -- Trained weights instead of a mask ------------------------------------------------------------------------------
+
+
+def test_dense_weights_are_the_plain_average_of_adams_iterates(tmp_path):
+    """Against torch's own Adam on an ordinary module, over two server rounds."""
+    method = build(network="dense", privacy="none", ema_decay=0.9, rounds=3, dense_lr=0.05)
+    fed, *_ = federate(method, tmp_path, rounds=1)
+    server = fed.server
+    w, average, steps = server["s"].clone().requires_grad_(), server["s"].clone(), 0
+    adam = torch.optim.Adam([w], betas=(0.5, 0.999))
+    net, matched = masks.build_network(method, server["seed"]), method.loss(server)
+    for t in (1, 2):
+        server = method.finish_round(server, Sums({}, 0), Rng((t,)))
+        draw = Rng((t,)).child("training").torch()
+        adam.param_groups[0]["lr"] = 0.05 * (0.5 + 0.5 * math.cos(math.pi * t / 3))
+        for i in range(2):
+            z, y = masks.sample_inputs(method, i, net.z, matched.present, draw)
+            adam.zero_grad()
+            matched(net(w, z, y), y).backward()
+            adam.step()
+            decay = min(0.9, (1 + steps) / (10 + steps))
+            average, steps = decay * average + (1 - decay) * w.detach(), steps + 1
+    assert torch.allclose(server["ema"], average, atol=1e-4)
+    assert not torch.allclose(server["ema"], fed.server["s"], atol=1e-2)
+    stored = method.export_models(server)["generator"]
+    flat = torch.cat([p.float().flatten() for p in stored.tree["weights"].values()])
+    assert torch.allclose(flat, net.W * average, rtol=1e-3, atol=1e-4)
+
+
+def test_a_dense_model_is_loaded_shown_and_samples_the_same_images(tmp_path):
+    run = train(
+        "moments",
+        data=digits(),
+        clients=3,
+        rounds=2,
+        out=str(tmp_path / "run"),
+        **{**QUICK["moments"], "network": "dense"},
+    )
+    again = load(run.folder)
+    assert again.kind == "dense"
+    assert torch.equal(again.sample(20, label=3), run.generator.sample(20, label=3))
+
+
+def test_dense_weights_of_another_width_are_refused(tmp_path):
+    method = build(network="dense")
+    fed, *_ = federate(method, tmp_path, rounds=1)
+    model = method.export_models(fed.server)["generator"]
+    with pytest.raises(Malformed, match="not those of the network that it names"):
+        check_model(Model("dense", {**model.tree, "width": 2.0}), ["0"] * 10)
+    with pytest.raises(Malformed, match="width"):
+        check_model(Model("dense", {**model.tree, "width": 1e9}), ["0"] * 10)
 
 
 # -- Clients that send false sums -----------------------------------------------------------------------------------

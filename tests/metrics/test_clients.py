@@ -11,7 +11,7 @@ from vitrail.data import load as load_data
 from vitrail.data.transforms import transformed_test_images
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.compare import EvalConfig, compare, entries
-from vitrail.experiment.evaluate_clients import by_client, evaluate_clients
+from vitrail.experiment.evaluate import by_client, evaluate_clients
 from vitrail.experiment.personal import load_personal
 from vitrail.metrics.distances import Distances
 from vitrail.metrics.evaluation import round_to_8_bits, split_validation
@@ -76,9 +76,9 @@ def test_the_command_line_prints_a_line_a_client_and_keeps_them(run, columns):
     done = CliRunner().invoke(app, ["evaluate", str(run), "--clients", "-n", "200"])
     assert done.exit_code == 0, done.output
     assert all(word in done.output for word in ("invert", "blur", "mean of clients"))
-    kept = json.loads((run / "clients.json").read_text())
-    assert [c["name"] for c in kept["columns"]] == ["invert", "blur"]
-    assert kept["columns"][0]["measures"][0]["value"] == pytest.approx(columns[0].measures[0].value)
+    stored = json.loads((run / "clients.json").read_text())
+    assert [c["name"] for c in stored["columns"]] == ["invert", "blur"]
+    assert stored["columns"][0]["measures"][0]["value"] == pytest.approx(columns[0].measures[0].value)
     for words, says in ((["--best"], "remove --data, --best and --ensemble"), (["--metrics", "oracle"], "not oracle")):
         refused = CliRunner().invoke(app, ["evaluate", str(run), "--clients", *words])
         assert isinstance(refused.exception, VitrailError)
@@ -90,10 +90,10 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     lines = [f"{k} = {json.dumps(v)}" for k, v in {"method": "padpaf", **TINY}.items() if k != "seed"]
     runs = ['[[runs]]\nname = "ours"', '[[runs]]\nname = "FedAvg"\nshared = "everything"']
     file.write_text("\n".join([*lines, *runs]))
-    asked, found = EvalConfig(n=100, families=["fd-vitrail"], clients=True), entries([str(file)], {})
-    compare(found, [0], tmp_path / "out", asked, lambda *_: Callback())
+    how, found = EvalConfig(n=100, families=["fd-vitrail"], clients=True), entries([str(file)], {})
+    compare(found, [0], tmp_path / "out", how, lambda *_: Callback())
     assert not [text for e in found for text in e.failed]
-    table, clients = standings(found, asked), by_clients(found)
+    table, clients = standings(found, how), by_clients(found)
     assert "fd-vitrail, mean of clients ↓" in table.columns
     assert not [c for c in table.columns if "of client " in c]
     assert "biased upwards" in table.note
@@ -101,9 +101,9 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     assert clients.columns == ["", "ours", "FedAvg"]
     assert [row[0] for row in clients.rows] == ["fd-vitrail of client invert ↓", "fd-vitrail of client blur ↓"]
     assert all(" to " in cell for row in clients.rows for cell in row[1:])
-    monkeypatch.setattr("vitrail.experiment.evaluate_clients.evaluate", None)  # a second time, nothing is measured
+    monkeypatch.setattr("vitrail.experiment.evaluate.evaluate", None)  # a second time, nothing is measured
     again = entries([str(file)], {})
-    compare(again, [0], tmp_path / "out", asked, lambda *_: Callback())
+    compare(again, [0], tmp_path / "out", how, lambda *_: Callback())
     assert [e.found for e in again] == [e.found for e in found]
     with pytest.raises(VitrailError, match="leave out --best"):
         compare(

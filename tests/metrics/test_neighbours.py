@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from prdc import compute_prdc
 
-from vitrail.metrics.neighbours import Neighbourhoods
+from vitrail.metrics.distances import Neighbourhoods
 
 REAL = np.random.default_rng(0).normal(size=(60, 3))
 FAKE = np.random.default_rng(1).normal(size=(50, 3)) * 0.7 + 0.4

@@ -17,8 +17,7 @@ from vitrail.models.inspection import inspect_model, show_model
 from vitrail.models.model import Model
 from vitrail.models.model_file import load, save_model
 from vitrail.nets.generators import build_generator
-from vitrail.nets.masked import Masked
-from vitrail.nets.supermask import encode_mask
+from vitrail.nets.masked import Masked, encode_mask
 from vitrail.utils import state
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng

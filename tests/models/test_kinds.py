@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import vitrail
+from vitrail.experiment.personal import load_joined
 from vitrail.models.inspection import inspect_model
 from vitrail.models.kinds import MODEL_KINDS, ModelKind
 from vitrail.models.limits import check_integer
@@ -13,6 +14,7 @@ from vitrail.models.model import Model
 from vitrail.models.model_file import check_file, load_any, save_model
 from vitrail.models.onnx_export import export_onnx
 from vitrail.utils.errors import Malformed
+from vitrail.utils.state import save as save_state
 
 
 class Decoder(nn.Module):
@@ -73,6 +75,22 @@ def test_a_registered_kind_is_shown_and_exported(path, tmp_path):
     assert export_onnx(vitrail.load(path), tmp_path / "m.onnx").difference < 1e-4
 
 
+def test_a_registered_kind_is_joined_with_a_clients_private_file(path, tmp_path, monkeypatch):
+    private = tmp_path / "north.safetensors"
+    bias = torch.linspace(-1, 1, 64)
+    save_state(private, {"run": b"1", "state": {"personal": {"bias": bias.numpy()}, "optimizer": {}}})
+    with pytest.raises(Malformed, match=r"north\.safetensors: models of this kind have no private part; give the two"):
+        load_joined(path, private)
+
+    def with_private_part(tree, state):
+        return {**tree, "weights": {**tree["weights"], "layer.bias": torch.from_numpy(state["bias"])}}
+
+    monkeypatch.setattr(DecoderKind, "with_private_part", with_private_part)
+    joined = load_joined(path, private)
+    assert joined.net.layer.bias.equal(bias)
+    assert joined.about["client"] == "north"
+
+
 def test_an_unregistered_kind_is_refused_with_the_remedy(path):
     MODEL_KINDS._added.pop("decoder")
     for read in (vitrail.load, vitrail.load_classifier, inspect_model, lambda p: check_file(p.read_bytes())):
@@ -95,14 +113,14 @@ def test_feature_maps_of_a_registered_kind_are_limited_by_its_file(registered, m
         vitrail.models.model_file.open_model(Model("decoder", tree), [])
 
 
-@pytest.mark.parametrize("kind", ["masked", "ensemble", "dcgan", "mixture", "padpaf", "classifier"])
+@pytest.mark.parametrize("kind", ["masked", "ensemble", "dense", "dcgan", "mixture", "padpaf", "classifier"])
 def test_every_built_in_kind_refuses_an_empty_tree(kind):
     with pytest.raises(Malformed, match="does not fit together"):
-        vitrail.models.validation.check_model(Model(kind, {"shape": [1, 8, 8], "classes": 0}), [])
+        vitrail.models.model_file.check_model(Model(kind, {"shape": [1, 8, 8], "classes": 0}), [])
 
 
 @pytest.mark.parametrize("kind", [None, 3, ["masked"], "", "masked\x1b[2J"])
 def test_a_kind_that_is_not_a_registered_name_is_refused(kind):
     with pytest.raises(Malformed, match="not registered") as refusal:
-        vitrail.models.validation.check_model(Model(kind, {"mask": np.zeros(1)}), [])
+        vitrail.models.model_file.check_model(Model(kind, {"mask": np.zeros(1)}), [])
     assert "\x1b" not in str(refusal.value)

@@ -69,10 +69,11 @@ def test_images_are_those_of_sample_for_any_number(run, exported, n):
     [
         ("fedgan", 10, {"width": 4, "latent_dim": 8}),
         ("prism", 0, {"generator": "dcgan", "width": 0.1}),
+        ("moments", 10, {"network": "dense", "width": 0.2}),
         ("padpaf", 10, {"width": 4, "latent_dim": 8, "label_maps": "federated"}),
         ("padpaf", 0, {"width": 4, "latent_dim": 8}),
     ],
-    ids=["ordinary weights", "masked, without labels", "content", "content, without labels"],
+    ids=["ordinary weights", "masked, without labels", "dense", "content", "content, without labels"],
 )
 def test_other_model_kinds_and_models_without_labels_are_exported(method, labels, settings, tmp_path):
     generator = untrained(method, labels, **settings)

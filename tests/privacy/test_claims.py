@@ -3,14 +3,17 @@
 import pytest
 
 import vitrail
-from tests.privacy.ledgers import DP_SGD, GAN, SMALL
+from tests.privacy.ledgers import DP_SGD, GAN, MOMENTS, SMALL
+from vitrail.data import PARTITIONS
 from vitrail.experiment.deployment.plan import deployment_plan
 from vitrail.experiment.deployment.server import run_settings
 from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
+from vitrail.experiment.run_ledger import opening_claim
 from vitrail.experiment.settings import resolve
+from vitrail.privacy.checked_ledger import read_run_ledger
+from vitrail.privacy.claims import PER_COPY
 from vitrail.privacy.ledger import read
-from vitrail.privacy.run_ledger import opening_claim
 from vitrail.utils.errors import VitrailError
 
 
@@ -82,3 +85,26 @@ def test_a_private_run_stores_no_best_round_and_records_what_was_selected(tmp_pa
     open_ = vitrail.train("moments", out=str(tmp_path / "open"), privacy="none", **how)
     assert (open_.folder / "best.safetensors").exists()
     assert "selection" not in read(open_.folder / "ledger.json")[0]
+
+
+def test_the_claim_is_per_copy_where_the_partition_repeats_images(monkeypatch):
+    monkeypatch.setitem(PARTITIONS._added, "all-to-all", (lambda request: [request.pool] * request.clients, ""))
+
+    def says(partition, method="moments", **how):
+        return opening_claim(prepare(resolve(method, {**SMALL, "out": "-", "partition": partition, **how})))["says"]
+
+    without = says("iid")
+    assert "copy" not in without
+    assert without.endswith("(moments, example-level)")
+    assert says("bootstrap:0.5") == says("all-to-all") == f"{without}; {PER_COPY}"
+    client_level = says("bootstrap:0.5", "fedgan", privacy="dp-fedavg", epsilon=8.0)
+    assert client_level.endswith("(dp-fedavg, client-level)"), "copies do not change what a client is"
+    assert says("bootstrap:0.5", "fedgan") == "not private: no noise was added"
+
+
+def test_the_model_and_a_checked_ledger_have_the_claim_per_copy(tmp_path):
+    run = vitrail.train("moments", out=str(tmp_path / "run"), partition="bootstrap:0.5", **MOMENTS)
+    checked = read_run_ledger(run.folder)  # raises if its words do not match its records
+    claims = [entry["says"] for entry in checked.entries if "says" in entry]
+    assert len(claims) == 2
+    assert all(claim.endswith(PER_COPY) for claim in (*claims, vitrail.load(run.folder).about["privacy"]))

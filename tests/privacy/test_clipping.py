@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.federation import PRIVATE, digits, federate, quick, rivals
-from vitrail.engines.flower.run_spec import RunSpec
+from vitrail.engines.flower.descriptions import RunSpec
 from vitrail.experiment import settings as config
 from vitrail.experiment.deployment.specs import resolved_settings
 from vitrail.experiment.validation import BadSettings

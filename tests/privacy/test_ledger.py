@@ -55,7 +55,7 @@ def test_lines_cut_off_at_the_end_are_detected_by_the_model_file(tmp_path):
     checked = read_run_ledger(run.folder)
     entries = checked.entries
     assert [e["kind"] for e in entries] == ["opening", "round", "closing"]
-    assert "last line" in checked.model
+    assert "last entry" in checked.model
     assert entries[0]["private"] is True
     path = run.folder / "ledger.json"
     whole = path.read_text("utf-8")
@@ -84,7 +84,7 @@ def test_the_ledger_records_the_noise_source_and_system_noise_never_repeats(tmp_
 
 def test_a_run_with_features_trained_on_its_data_is_not_private(tmp_path):
     from vitrail.experiment.plan import prepare
-    from vitrail.privacy.run_ledger import opening_claim
+    from vitrail.experiment.run_ledger import opening_claim
 
     plan = prepare(resolve("moments", {"data": "digits", "size": 8, "out": str(tmp_path / "x")}))
     assert opening_claim(plan)["private"] is True

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.federation import QUICK, digits
-from vitrail.engines.flower.run_spec import RunSpec
+from vitrail.engines.flower.descriptions import RunSpec
 from vitrail.experiment import settings as config
 from vitrail.experiment.deployment.node import Node
 from vitrail.experiment.deployment.specs import spec_of

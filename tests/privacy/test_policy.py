@@ -349,4 +349,4 @@ def test_a_budget_is_charged_with_the_noise_that_counts(tmp_path, monkeypatch):
     crew = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
     for accept, multiplier in ((("distributed-moments",), whole), ((), whole / math.sqrt(2))):
         client = replace(crew.client("client-0", digits().train), policy=replace(Policy(accept), budget=True))
-        assert client.limits.counted(client.method.mechanism).noise.multiplier == pytest.approx(multiplier)
+        assert client.mechanism.noise.multiplier == pytest.approx(multiplier)

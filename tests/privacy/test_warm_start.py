@@ -7,12 +7,12 @@ import pytest
 import vitrail
 from tests.privacy.ledgers import DP_SGD, GAN, rechained, unsigned
 from vitrail.experiment.plan import prepare
+from vitrail.experiment.run_ledger import opening_claim
 from vitrail.experiment.settings import resolve
 from vitrail.privacy import dpfedavg, warm_start
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import read_spent
 from vitrail.privacy.ledger import read
-from vitrail.privacy.run_ledger import opening_claim
 from vitrail.utils import state as store
 from vitrail.utils.keys import Key
 

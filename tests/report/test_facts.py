@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +11,12 @@ from PIL import Image
 from tests.report.folders import evaluation, make_run, row, write_image
 from vitrail.report.comparison import comparison_tables, differing
 from vitrail.report.evaluation import evaluation_tables
-from vitrail.report.facts import read_run, read_runs, shared_metrics
-from vitrail.report.header import read_about
+from vitrail.report.facts import read_about, read_run, read_runs, shared_metrics
 from vitrail.report.images import read_image
-from vitrail.report.rounds import best, metric_names
+from vitrail.report.rounds import best, metric_names, traffic
 from vitrail.report.table import Table
 from vitrail.report.tables import clients_table, excluded_table, void_rounds
 from vitrail.report.tiles import headline
-from vitrail.report.traffic import traffic
 from vitrail.utils import state
 from vitrail.utils.errors import VitrailError
 
@@ -84,6 +83,15 @@ def test_the_best_round_has_the_lowest_distance_and_fd_comes_first(tmp_path):
     assert (found[0].number, found[1]) == (3, 8.0)
     assert metric_names(facts.rounds) == ["fd", "loss"]
     assert ("8", "best, round 3; last 9.5, round 4") in [(t.value, t.detail) for t in headline(facts)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"), [({"eval_every": 0}, "eval_every=0"), ({"data": "nodes"}, "the server has no images")]
+)
+def test_a_distance_that_was_not_measured_has_a_reason(tmp_path, settings, reason):
+    facts = read(make_run(tmp_path / "x", [row(0)]))
+    facts = replace(facts, settings={**facts.settings, **settings})
+    assert ("Distance (fd)", f"during training: {reason}") in [(t.name, t.detail) for t in headline(facts)]
 
 
 def test_an_unfinished_run_is_reported_as_unfinished(tmp_path):

@@ -5,7 +5,7 @@ import stat
 import numpy as np
 import pytest
 
-from vitrail.utils.cache import cached
+from vitrail.utils.state import cached
 
 
 @pytest.fixture

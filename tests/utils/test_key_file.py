@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.key_file import read_key
+from vitrail.utils.keys import read_client_key
 
 
 @pytest.fixture
@@ -22,23 +22,23 @@ def keys(tmp_path, monkeypatch):
 
 def test_64_hex_digits_are_read_as_32_bytes(keys):
     keys(bytes(range(32)).hex() + "\n")
-    assert read_key("a") == bytes(range(32))
+    assert read_client_key("a") == bytes(range(32))
     keys(bytes(range(32)).hex().upper(), name="b%2Fc.key")
-    assert read_key("b/c") == bytes(range(32))
+    assert read_client_key("b/c") == bytes(range(32))
 
 
 def test_the_documented_command_creates_a_key_file(keys, tmp_path):
     done = subprocess.run("(umask 077; openssl rand -hex 32 > a.key)", shell=True, cwd=tmp_path)
     if done.returncode:
         pytest.skip("openssl is not installed")
-    assert len(read_key("a")) == 32
+    assert len(read_client_key("a")) == 32
 
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "xy" * 32, "ab" * 32 + "\nab", "ab" * 32 + "\n" * 50])
 def test_a_malformed_file_is_refused_without_showing_it(keys, text):
     keys(text)
     with pytest.raises(VitrailError, match=r"64 hex digits.*openssl rand -hex 32") as e:
-        read_key("a")
+        read_client_key("a")
     assert not text.strip() or text[:8] not in str(e.value)
 
 
@@ -47,12 +47,12 @@ def test_a_malformed_file_is_refused_without_showing_it(keys, text):
 def test_a_file_that_others_can_access_is_refused(keys, mode):
     keys("ab" * 32, mode)
     with pytest.raises(VitrailError, match=f"mode {mode:o}.*chmod 600"):
-        read_key("a")
+        read_client_key("a")
 
 
 def test_a_missing_file_is_named_without_its_path(keys, tmp_path):
     with pytest.raises(VitrailError, match=r"a\.key.*VITRAIL_KEYS.*openssl rand -hex 32") as e:
-        read_key("a")
+        read_client_key("a")
     assert str(tmp_path) not in str(e.value)
 
 
@@ -61,4 +61,4 @@ def test_by_default_key_files_are_in_vitrails_own_folder(keys, tmp_path, monkeyp
     monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
     (tmp_path / "keys").mkdir()
     keys("cd" * 32, name="keys/a.key")
-    assert read_key("a") == b"\xcd" * 32
+    assert read_client_key("a") == b"\xcd" * 32

@@ -87,6 +87,22 @@ def test_a_public_key_is_hex_digits_or_a_file_of_them(tmp_path):
             public_key(bad)
 
 
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("-----BEGIN PRIVATE KEY-----\n", "signing keys are signing.key and node.key"),
+        ("ecdsa-sha2-nistp384 AAAA", "signing keys are in the folder keys"),
+    ],
+)
+def test_a_key_for_another_purpose_is_refused_with_the_right_file(tmp_path, text, remedy):
+    path = tmp_path / "server.key"
+    path.write_text(text)
+    path.chmod(0o600)
+    for read in (read_key, lambda p: public_key(str(p))):
+        with pytest.raises(VitrailError, match=f"64 hex digits; this is .*: {remedy}"):
+            read(path)
+
+
 def _flipped(raw, bit):
     out = bytearray(raw)
     out[bit // 8] ^= 1 << bit % 8

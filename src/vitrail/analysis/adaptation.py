@@ -7,7 +7,7 @@ with. Each client's generator is compared with held-out images through the clien
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import torch
 
 from vitrail.analysis.views import Views, make_views
 from vitrail.data.specs import parse_partition
-from vitrail.engines.client import private_file
 from vitrail.engines.rounds import RoundResult
 from vitrail.experiment import settings as config
 from vitrail.experiment.callbacks import Callback, CallbackList
@@ -32,6 +31,7 @@ from vitrail.utils import state as store
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.paths import private_file
 from vitrail.utils.rng import Rng
 
 SAMPLES = 1000
@@ -125,16 +125,10 @@ def adapt(
     domains = parse_partition(to).domains
     if not earlier.settings.exists() or not domains:
         raise VitrailError(f"adapt {run} --to {to}: give the folder of a run, and new clients such as domains:new3")
-    reset = {"clients_per_round": None, "quorum": 1}  # these fit the clients of the earlier run only
-    changed = {
-        "partition": to,
-        "clients": len(domains),
-        "rounds": rounds,
-        "eval_every": 0,
-        **reset,
-        **(overrides or {}),
-    }
-    about = {"from": str(run), "to": to, "rounds": rounds, "samples": samples, "overrides": overrides or {}}
+    overrides = overrides or {}
+    changed = {"partition": to, "clients": len(domains), "rounds": rounds, "eval_every": 0}
+    changed |= {"clients_per_round": None, "quorum": 1} | overrides  # those two fit the clients of the earlier run only
+    about = {"from": str(run), "to": to, "rounds": rounds, "samples": samples, "overrides": overrides}
     curves = _saved_curves(out, about)
     out.mkdir(parents=True, exist_ok=True)
     starts: dict[str, str | None] = {"adapted": str(run)} | ({"from scratch": None} if scratch else {})
@@ -186,15 +180,12 @@ def _write_images(path: Path, curve: AdaptationCurve, columns: int = 12) -> None
 
 
 def _draw_curves(curves: Curves, ruler: str, path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    ax = figure.add_subplot()
+    ax = figure.subplots()
     for (start, by_round), line in zip(curves.items(), ("-", "--"), strict=False):
-        names: Sequence[str] = sorted({name for values in by_round.values() for name in values})
-        for k, name in enumerate(names):
+        for k, name in enumerate(sorted({name for values in by_round.values() for name in values})):
             values = {n: found[name] for n, found in by_round.items() if name in found}
             ax.plot(list(values), list(values.values()), line, label=f"{name}, {start}", color=f"C{k}")
     ax.set_xlabel("round")

@@ -9,19 +9,17 @@ latents, which are known for generated images; `latent` is the weight of this te
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.analysis.trained import BATCH, TrainedNetworks
+from vitrail.analysis.trained import BATCH, Progress, TrainedNetworks
 from vitrail.nets.barlow_twins import barlow_twins
 from vitrail.nets.content_style import ContentStyleGenerator
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.rng import Rng
 
-Progress = Callable[[str], None]
 BATCH_SIZE = 64
 
 

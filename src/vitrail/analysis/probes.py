@@ -1,15 +1,21 @@
-"""Linear probes of labels and clients on content features φ^c and style features φ^s.
+"""Linear probes of labels, clients and identities on content features φ^c and style features φ^s.
 
-Probes are fitted on the clients' training images and tested on held-out images. Each client has its own φ^s_i, so the
-network itself could reveal the client; here every φ^s_i sees the images of all clients. "Style" is the mean over
-clients of the accuracy with one φ^s_i; "style of all" combines one number per client, as in PaDPaF, Appendix C.2.2.
+Probes of labels and clients are fitted on the clients' training images and tested on held-out images. Each client has
+its own φ^s_i, so the network itself could reveal the client; here every φ^s_i sees the images of all clients. "Style"
+is the mean over clients of the accuracy with one φ^s_i; "style of all" combines one number per client (PaDPaF, Appendix
+C.2.2).
 
 φ is a mean over the positions of a feature map, but labels depend on where strokes are. `positions` fits label probes
 on a pooled map instead, as is usual for discriminator features (Radford, Metz, Chintala; 2016).
+
+Identities (PaDPaF, Figure 18): the parts of CelebA share no person, so a probe fitted on the training part knows no
+identity of the test part. Here both sets are held-out images: of each person with two or more, every second image fits
+the probe, the others test it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,9 +26,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.analysis.trained import LoadedRun, TrainedNetworks
+from vitrail.analysis.trained import LoadedRun, Progress, TrainedNetworks
 from vitrail.analysis.views import View, as_tensor, mean_over_images
-from vitrail.metrics.distances import probe
+from vitrail.metrics.distances import fitted_probe, probe
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.results_io import Column
 from vitrail.utils.determinism import one_thread
@@ -30,7 +36,6 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
 Hits = NDArray[np.float64]
-Progress = Callable[[str], None]
 Features = Callable[[Tensor, int], Tensor]
 STEPS = 600
 
@@ -57,15 +62,11 @@ def probe_run(run: LoadedRun, progress: Progress = lambda _: None, positions: in
         raise VitrailError(
             f"--positions {positions}: the feature map has {side}x{side} positions; give a number that divides {side}"
         )
-    columns = []
-    for name, nets, styles in (
-        ("trained", run.trained, names),
-        ("untrained", run.untrained, names[:1]),  # the same for all clients
-    ):
-        with one_thread():
-            measures = _probes(run, nets, styles, positions, lambda what, name=name: progress(f"{name}: {what}"))  # type: ignore[misc]
-        columns.append(Column(name, "", "", {}, measures))
-    return columns
+    with one_thread():
+        trained = _probes(run, run.trained, names, positions, lambda what: progress(f"trained: {what}"))
+        # untrained networks are the same for all clients
+        untrained = _probes(run, run.untrained, names[:1], positions, lambda what: progress(f"untrained: {what}"))
+    return [Column("trained", "", "", {}, trained), Column("untrained", "", "", {}, untrained)]
 
 
 def _probes(
@@ -80,7 +81,7 @@ def _probes(
     for kind, source, features in networks:
         progress(f"features of {source}")
         maps = [features(x, positions) for x in (views.train.x, views.test.x)]
-        phi = [_mean_over_positions(m, positions) for m in maps]
+        phi = [m.unflatten(1, (-1, positions**2)).mean(2) for m in maps]  # means over positions
         for what, (labels, truth) in targets.items():
             progress(f"probe of the {what} from {source}")
             fit, test = maps if what == "label" else phi
@@ -90,13 +91,11 @@ def _probes(
     found: list[Measure] = []
     for what, (labels, truth) in targets.items():
         at = f" at {positions}x{positions} positions" if what == "label" and positions > 1 else ""
-        results = {
-            "content": (f"φ^c{at}, shared by all clients", np.mean(hits[what, "content"], 0)),
-            "style": (
-                f"φ^s{at} of one client, on images of all clients; mean over clients",
-                np.mean(hits[what, "style"], 0),
-            ),
+        notes = {
+            "content": f"φ^c{at}, shared by all clients",
+            "style": f"φ^s{at} of one client, on images of all clients; mean over clients",
         }
+        results = {kind: (note, np.mean(hits[what, kind], 0)) for kind, note in notes.items()}
         if what == "client":
             progress("probe of the client from style of all")
             phi_s *= len(views.names) // len(phi_s)
@@ -108,11 +107,6 @@ def _probes(
             sizes = len(correct), len(labels)
             found.append(Measure(f"{what} from {name}", *bounded, *sizes, "higher", f"the {what}", note))
     return found
-
-
-def _mean_over_positions(features: Tensor, positions: int) -> Tensor:
-    out: Tensor = features.unflatten(1, (-1, positions**2)).mean(2)
-    return out
 
 
 def _targets(train: View, test: View) -> Mapping[str, tuple[Tensor, Tensor]]:
@@ -151,34 +145,13 @@ def probe_scalar_per_client(fit: Tensor, fit_labels: Tensor, test: Tensor, test_
         return np.asarray((logits(test).argmax(1) == test_labels).double().numpy())
 
 
-def top_k_hits(
-    fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor, ks: Sequence[int]
-) -> dict[int, Hits]:
-    """For each k, return whether the true label is among the k most likely ones of a linear probe.
-
-    All test labels must occur among those that the probe is fitted on.
-    """
-    from vitrail.metrics.distances import fitted_probe
-
-    model = fitted_probe(fit, fit_labels)
-    scores = np.asarray(model.decision_function(test.numpy()))
-    if scores.ndim == 1:  # two classes
-        scores = np.stack([-scores, scores], 1)
-    column = np.searchsorted(model.classes_, test_labels.numpy())
-    own = scores[np.arange(len(scores)), column]
-    better = (scores > own[:, None]).sum(1)
-    return {k: np.asarray(better < k, np.float64) for k in ks}
-
-
 def draw_probes(columns: Sequence[Column], path: Path) -> None:
     """Write a bar chart of probe accuracies with their intervals: trained next to untrained."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     names = [m.name for m in columns[0].measures]
     figure = Figure(figsize=(6.4, 0.8 + 0.5 * len(names)), layout="constrained")
-    FigureCanvasAgg(figure)
-    ax = figure.add_subplot()
+    ax = figure.subplots()
     height = 0.8 / len(columns)
     for k, column in enumerate(columns):
         y = [i + k * height for i in range(len(names))]
@@ -194,3 +167,83 @@ def draw_probes(columns: Sequence[Column], path: Path) -> None:
     ax.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=90, format="png")
+
+
+KS = (1, 10, 50)
+
+
+def probe_identities(run: LoadedRun, progress: Progress = lambda _: None) -> list[Column]:
+    """Measure top-1, top-10 and top-50 accuracy from content, and from one client's style (mean over clients).
+
+    Args:
+        run: A run on data with identities.
+        progress: Called with a message from time to time.
+
+    Returns:
+        One column for the trained networks and one for the untrained ones.
+
+    Raises:
+        VitrailError: If the data have no identities, or too few people with two images.
+    """
+    test = run.views.test
+    if test.images.identities is None:
+        raise VitrailError("the data have no identities; for data=celeba add identity_CelebA.txt to its folder")
+    _, first = np.unique(test.source, return_index=True)  # images that several clients see are used once
+    every = test.take(np.sort(first))
+    assert every.images.identities is not None  # noqa: S101
+    fit, held_out = split_each_identity(every.images.identities)
+    if len(np.unique(every.images.identities[fit])) < 2:
+        raise VitrailError("fewer than two people have two held-out images each; use data with more images per person")
+    columns, views = [], (every.take(fit), every.take(held_out))
+    with one_thread():
+        for name, nets in (("trained", run.trained), ("untrained", run.untrained)):
+            progress(name)
+            columns.append(Column(name, "", "", {}, _identity_measures(run, nets, *views)))
+    return columns
+
+
+def split_each_identity(identities: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return indices to fit on and to test on; each person with two or more images is in both, alternately.
+
+    >>> [part.tolist() for part in split_each_identity(np.array([7, 7, 9, 5, 7, 5]))]
+    [[0, 3, 4], [1, 5]]
+    """
+    counts: Counter[int] = Counter()
+    nth = np.zeros(len(identities), np.int64)
+    for k, person in enumerate(identities):
+        nth[k] = counts[person]
+        counts[person] += 1
+    several = np.array([counts[person] > 1 for person in identities], np.bool_)
+    return np.flatnonzero(several & (nth % 2 == 0)), np.flatnonzero(several & (nth % 2 == 1))
+
+
+def _identity_measures(run: LoadedRun, nets: TrainedNetworks, fit: View, test: View) -> list[Measure]:
+    assert fit.images.identities is not None and test.images.identities is not None  # noqa: S101, PT018
+    y, truth = as_tensor(fit.images.identities), as_tensor(test.images.identities)
+    people = len(y.unique())
+    content = top_k_hits(nets.content(fit.x), y, nets.content(test.x), truth, KS)
+    each = [top_k_hits(nets.style(n, fit.x), y, nets.style(n, test.x), truth, KS) for n in run.views.names]
+    found = []
+    for what, hits in (("content", content), ("style", {k: np.mean([e[k] for e in each], 0) for k in KS})):
+        for k in KS:
+            bounded = mean_over_images(hits[k], test.source)
+            note = f"{people:,} people; random guess: {min(1, k / people):.1%}"
+            found.append(Measure(f"top-{k} from {what}", *bounded, len(truth), len(y), "higher", "identity", note))
+    return found
+
+
+def top_k_hits(
+    fit: Tensor, fit_labels: Tensor, test: Tensor, test_labels: Tensor, ks: Sequence[int]
+) -> dict[int, NDArray[np.float64]]:
+    """For each k, return whether the true label is among the k most likely ones of a linear probe.
+
+    All test labels must occur among those that the probe is fitted on.
+    """
+    model = fitted_probe(fit, fit_labels)
+    scores = np.asarray(model.decision_function(test.numpy()))
+    if scores.ndim == 1:  # two classes
+        scores = np.stack([-scores, scores], 1)
+    column = np.searchsorted(model.classes_, test_labels.numpy())
+    own = scores[np.arange(len(scores)), column]
+    better = (scores > own[:, None]).sum(1)
+    return {k: np.asarray(better < k, np.float64) for k in ks}

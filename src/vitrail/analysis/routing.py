@@ -115,13 +115,11 @@ def measure_routing(run: LoadedRun, router: Router) -> tuple[list[Measure], np.n
 
 def draw_routes(table: np.ndarray, names: Sequence[str], path: Path) -> None:
     """Write the confusion matrix as an image: one row per true client, one column per chosen client."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     n = len(names)
     figure = Figure(figsize=(2.2 + 0.42 * n, 1.7 + 0.32 * n), layout="constrained")
-    FigureCanvasAgg(figure)
-    ax = figure.add_subplot()
+    ax = figure.subplots()
     ax.imshow(table, cmap="Blues", vmin=0, vmax=1)
     for i in range(n):
         for k in range(n):

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.analysis.views import Views, make_views
-from vitrail.data.dataset import Images
+from vitrail.analysis.views import View, Views, as_tensor, make_views
 from vitrail.data.decode import decode
 from vitrail.data.holdout import not_held_out
-from vitrail.engines.client import private_file
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import load_and_partition
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import Settings
-from vitrail.methods.base import Model, Task
+from vitrail.methods.base import Method, Task
 from vitrail.metrics.results_io import Column
 from vitrail.models.model_file import open_model
 from vitrail.nets.content_style import ContentStyleGenerator
@@ -32,36 +30,12 @@ from vitrail.nets.spectral_discriminator import SpectralDiscriminator
 from vitrail.utils import state as store
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.paths import private_file
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
 BATCH = 256
-
-
-@runtime_checkable
-class ContentStyleMethod(Protocol):
-    """A method whose runs can be analysed: it also has `separates_style` and `content_style_models`."""
-
-    @property
-    def task(self) -> Task: ...
-
-    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State: ...
-
-    @property
-    def separates_style(self) -> bool:
-        """Whether, with its settings, content is shared by all clients and style is private to each."""
-        ...
-
-    def content_style_models(
-        self, server: State, client: State | None = None
-    ) -> tuple[Model, SpectralDiscriminator, SpectralDiscriminator]:
-        """Return a client's generator, the content discriminator and the client's style discriminator.
-
-        Args:
-            server: The server's state.
-            client: The client's private state; None: the private networks before the first round.
-        """
-        ...
+Progress = Callable[[str], None]  # called with a message from time to time
 
 
 @dataclass(frozen=True)
@@ -81,7 +55,7 @@ class TrainedNetworks:
     generators: Mapping[str, ContentStyleGenerator]
 
     @staticmethod
-    def of(method: ContentStyleMethod, server: State, clients: Mapping[str, State | None]) -> TrainedNetworks:
+    def of(method: Method, server: State, clients: Mapping[str, State | None]) -> TrainedNetworks:
         """Build the networks from the server's state and the private states of clients."""
         labels = tuple(map(str, range(method.task.classes)))
         D_s, generators = {}, {}
@@ -91,11 +65,10 @@ class TrainedNetworks:
             generators[name] = open_model(model, labels).net.requires_grad_(False)
         return TrainedNetworks(method.task.classes, D_c.eval().requires_grad_(False), D_s, generators)  # type: ignore[arg-type]
 
-    @staticmethod
-    def untrained(method: ContentStyleMethod, seed: int, names: Iterable[str]) -> TrainedNetworks:
-        """Build the initial networks of a run with this seed; all clients have the same style."""
-        server = method.server_init(Rng((seed,)).child("server", "init"))
-        return TrainedNetworks.of(method, server, dict.fromkeys(names))
+    def labels(self, view: View) -> Tensor | None:
+        """Return the labels of images where the networks have labels."""
+        labels = view.images.labels
+        return as_tensor(labels) if self.classes and labels is not None else None
 
     def content(self, x: Tensor, positions: int = 1) -> Tensor:
         """Return φ^c of images, one row per image.
@@ -116,14 +89,15 @@ class LoadedRun:
     """A run's settings, method and networks, and the images of its clients."""
 
     settings: Settings
-    method: ContentStyleMethod
+    method: Method
     trained: TrainedNetworks
     views: Views
 
     @property
     def untrained(self) -> TrainedNetworks:
-        """The same networks before the first round."""
-        return TrainedNetworks.untrained(self.method, self.settings.seed, self.trained.D_s)
+        """The same networks before the first round; all clients have the same style."""
+        server = self.method.server_init(Rng((self.settings.seed,)).child("server", "init"))
+        return TrainedNetworks.of(self.method, server, dict.fromkeys(self.trained.D_s))
 
 
 def load_run(run: str | Path, data: Any = None) -> LoadedRun:
@@ -140,13 +114,17 @@ def load_run(run: str | Path, data: Any = None) -> LoadedRun:
     if not folder.settings.exists():
         raise VitrailError(f"{run} is not the folder of a run: it has no settings.toml; give the folder of a run")
     settings = config.resolve(str(folder.settings), {})
-    _content_style_method(run, settings, Task((1, 8, 8), 0, 1, 1))  # refused before its data are loaded
+    if not config.build_method(settings, Task((1, 8, 8), 0, 1, 1)).separates_style:
+        raise VitrailError(
+            f"{run}: with its settings, method={settings.method} does not separate content from style; "
+            "give a run whose clients share the content only"
+        )
     if not folder.checkpoint.exists():
         raise VitrailError(f"{run} has not finished a round; continue it with `vitrail resume {run}`")
     settings, dataset, partition = load_and_partition(settings, data)
     labelled = settings.labels == "auto" and dataset.train.labels is not None
     task = Task(dataset.shape, len(dataset.classes) if labelled else 0, settings.rounds, len(partition.names))
-    method = _content_style_method(run, settings, task)
+    method = config.build_method(settings, task)
     files = {name: private_file(folder.clients, name) for name in partition.names}
     states = {name: store.load(path)["state"] for name, path in files.items() if path.exists()}
     if not states:
@@ -159,16 +137,6 @@ def load_run(run: str | Path, data: Any = None) -> LoadedRun:
         warnings.warn(f"{run}: test images are {doubt}", stacklevel=2)
     trained = TrainedNetworks.of(method, checkpoint["federation"]["server"], states)
     return LoadedRun(settings, method, trained, make_views(dataset, partition, settings.seed, list(states)))
-
-
-def _content_style_method(run: str | Path, settings: Settings, task: Task) -> ContentStyleMethod:
-    method = config.build_method(settings, task)
-    if not isinstance(method, ContentStyleMethod) or not method.separates_style:
-        raise VitrailError(
-            f"{run}: with its settings, method={settings.method} does not separate content from style; "
-            "give a run that does, such as one of method=padpaf with shared=content"
-        )
-    return method
 
 
 @torch.no_grad()

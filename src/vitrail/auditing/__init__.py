@@ -1,6 +1,6 @@
 """Attacks that check privacy claims. Each gives a lower bound on ε, to compare with the claimed upper bound.
 
-audit_run.py attacks a run's folder; attack.py has what attacks share; protocols.py what they need of a method.
+audit_run.py attacks a run's folder; attack.py has what attacks share. What they need of a method are its hooks.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ ATTACKS: dict[str, str] = {
     "shadows": "the same by likelihood ratios, against runs that are trained for this purpose (takes time)",
     "copies": "whether samples are closer to training images than new images are",
     "inversion": "images reconstructed from what one client sends",
-    "eavesdroppers": "generators rebuilt from what users of psfedgan publish (takes about as long as the run)",
+    "eavesdroppers": "secret generators, rebuilt from messages as the server does (takes about as long as the run)",
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,12 +163,7 @@ class Finding:
     caption: str = ""
 
 
-class Attack(Protocol):
-    """An attack on a run."""
-
-    def __call__(self, target: Target) -> Finding | None:
-        """Attack a run; return None where the attack does not apply to it."""
-        ...
+Attack = Callable[[Target], Finding | None]  # None where the attack does not apply to the run
 
 
 def from_trials(trial: Trial, target: Target, claimed: float, gaussian: bool = True) -> list[Lower]:
@@ -219,16 +213,14 @@ def from_one_run(trials: list[Trial], target: Target, claimed: float) -> list[Lo
     """
     m = len(trials[0].coins)
     alpha = (1 - CONFIDENCE) / (len(SHARES) * len(trials))
-    plain = mu = 0.0
+    plain, mu, delta = 0.0, 0.0, target.delta
     for trial in trials:
         order = np.argsort(-np.abs(trial.scores), kind="stable")
         for guesses in {max(1, round(share * m)) for share in SHARES}:
             pick = order[:guesses]
             right = int(((trial.scores[pick] > 0) == trial.coins[pick]).sum())
-            plain = max(plain, bounds.one_run(m, guesses, right, target.delta, 1 - alpha))
+            plain = max(plain, bounds.one_run(m, guesses, right, delta, 1 - alpha))
             mu = max(mu, bounds.one_run_gaussian(m, guesses, right, 1 - alpha))
-    how, of_gaussian = f"one run, {m:,} canaries", bounds.gaussian_epsilon(mu, target.delta)
-    return [
-        Lower(plain, target.delta, claimed, how),
-        Lower(of_gaussian, target.delta, claimed, f"{how}, Gaussian trade-off", GAUSSIAN),
-    ]
+    how, eps = f"one run, {m:,} canaries", bounds.gaussian_epsilon(mu, delta)
+    gaussian = Lower(eps, delta, claimed, f"{how}, Gaussian trade-off", GAUSSIAN)
+    return [Lower(plain, delta, claimed, how), gaussian]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from vitrail import __version__
 from vitrail.auditing import ATTACKS
 from vitrail.auditing.attack import Attack, Finding, Target
-from vitrail.auditing.eavesdropper import R, check_r, eavesdropping_of
+from vitrail.auditing.eavesdropper import R, check_r
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.run_dir import RunDir
@@ -95,48 +95,36 @@ def audit_run(
     Raises:
         VitrailError: The folder is not that of a run, an attack is unknown, or an option does not fit the run.
     """
-    chosen = check_attacks(attacks or [name for name in ATTACKS if name != "shadows" or shadows])
+    chosen = dict.fromkeys(attacks or [name for name in ATTACKS if name != "shadows" or shadows])
+    if unknown := [name for name in chosen if name not in ATTACKS]:
+        raise VitrailError(f"--attacks {unknown[0]}: unknown attack; {nearest(unknown[0], ATTACKS)}")
     place = RunDir(Path(folder))
     if not place.settings.exists():
         raise VitrailError(
             f"{folder} is not a run (it has no settings.toml); give the folder that `vitrail run` printed"
         )
     plan = prepare(config.resolve(str(place.settings), {"out": str(folder)}), data)
-    if r and eavesdropping_of(plan.method) is None:
+    if r and plan.method.eavesdropping() is None:
         raise VitrailError(
             f"--r is for eavesdroppers on a secret generator, and {plan.settings.method} has none; leave --r out, or "
-            "give a run of psfedgan"
+            "give a run of a method whose server rebuilds secret generators"
         )
     place.load_checkpoint(plan.id)  # refuses other data than the run was trained on
     factors = check_r(r or R)
     generator = load(place.model) if place.model.exists() else None
     rng = Rng((seed,)).child("audit")
+    target = Target(plan, rng, generator, canaries, shadows or 8, samples, seconds, factors, users, rounds, tell)
     found, skipped = [], []
     with one_thread():
         for name in chosen:
-            target = Target(
-                plan, rng.child(name), generator, canaries, shadows or 8, samples, seconds, factors, users, rounds, tell
-            )  # fmt: skip
-            results = [attack(target) for attack in _attacks(name)]
+            results = [attack(replace(target, rng=rng.child(name))) for attack in _attacks(name)]
             found += [finding for finding in results if finding is not None]
             skipped += [name] if not any(results) else []
     return Audit(claim_of(plan), found, skipped, seed)
 
 
-def check_attacks(names: Sequence[str]) -> list[str]:
-    """Return the names of attacks without duplicates.
-
-    Raises:
-        VitrailError: A name is unknown.
-    """
-    for name in names:
-        if name not in ATTACKS:
-            raise VitrailError(f"--attacks {name}: unknown attack; {nearest(name, ATTACKS)}")
-    return list(dict.fromkeys(names))
-
-
 def _attacks(name: str) -> list[Attack]:
-    canaries = ("canary_images", "canary_masks", "canary_gradients", "canary_updates", "twin_clients")
+    canaries = ("canary_images", "canary_masks", "canary_vectors", "twin_clients")
     modules = canaries if name == "canaries" else (name,)
     return [import_module(f"vitrail.auditing.{module}").attack for module in modules]
 

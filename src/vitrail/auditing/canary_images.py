@@ -7,7 +7,7 @@ each, which gives sharper bounds because a release is cheap. The auditor knows e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_one_run, from_trials
-from vitrail.auditing.protocols import feature_summary, labels_of, released_sums, shortened
 from vitrail.auditing.single_reply import request_reply
 from vitrail.data.dataset import Images
 from vitrail.methods.base import ServerMessage
@@ -23,6 +22,7 @@ from vitrail.privacy.feature_sums import Summary, class_sums
 from vitrail.utils.rng import Rng
 
 ABOUT = "canary images in a client's data, detected in the noised sums that it releases"
+SHORT = {"local_steps": 1, "batch_size": 2}  # training after a release is computed from it alone
 AROUND = 1000  # other images of a client with canaries; with few images, rounding alone would hide a canary
 Floats = NDArray[np.float64]
 
@@ -56,11 +56,8 @@ class Canaries:
 
     def along(self, sums: Floats) -> Floats:
         """Return inner products of the differences of versions with sums (classes, row)."""
-        found: Floats = sum(
-            sign * np.einsum("nd,nd->n", rows, sums[labels])
-            for sign, rows, labels in zip((1, -1), self.rows, self.labels, strict=True)
-        )
-        return found
+        one, other = (np.einsum("nd,nd->n", r, sums[y]) for r, y in zip(self.rows, self.labels, strict=True))
+        return np.asarray(one - other)
 
 
 def draw_canaries(summary: Summary, n: int, kinds: int, rng: Rng) -> Canaries:
@@ -104,14 +101,16 @@ class AttackedRelease:
     """
 
     def __init__(self, target: Target, summary: Summary) -> None:
-        self.method = shortened(target.plan.method)
+        method: Any = target.plan.method
+        names = {field.name for field in fields(method)}
+        self.method = replace(method, **{name: value for name, value in SHORT.items() if name in names})
         self.summary, self.kinds = summary, max(self.method.task.classes, 1)
         self.sigma = self.method.mechanism.sigma if self.method.mechanism else 0.0
         self.server = self.method.server_init(target.rng.child("server"))
         order = target.rng.child("around").numpy().permutation(len(target.members))
         self.around = target.members.take(np.resize(order, AROUND))
         labels = labels_of(self.around, self.method.task.classes)
-        self.around_sums = class_sums(self.summary, self.around.pixels, labels, self.kinds)
+        self.around_sums = class_sums(summary, self.around.pixels, labels, self.kinds)
 
     def release(self, canaries: Images, name: str, rng: Rng) -> Floats:
         """Return what one client releases, in units of the grid (classes, row)."""
@@ -121,9 +120,9 @@ class AttackedRelease:
             data = data.without_labels()
         if self.method.task.secagg_threshold:
             return self._secure(data, name, rng)
-        sums = released_sums(request_reply(self.method, self.server, name, data, rng))
-        found: Floats = np.asarray(sums, np.float64).reshape(self.kinds, -1) / self.summary.grid
-        return found
+        parts, state = request_reply(self.method, self.server, name, data, rng)
+        sums = parts["sums"] if "sums" in parts else state["loss"]["released"]
+        return np.asarray(sums, np.float64).reshape(self.kinds, -1) / self.summary.grid
 
     def _secure(self, data: Images, name: str, rng: Rng) -> Floats:
         """Return what secure aggregation reveals: one client's sums, and the noise of all clients that must add it."""
@@ -146,9 +145,14 @@ class AttackedRelease:
         return total
 
 
+def labels_of(data: Images, classes: int) -> NDArray[np.int64]:
+    """Return images' labels; zeros without labels."""
+    return data.labels if classes and data.labels is not None else np.zeros(len(data), np.int64)
+
+
 def attack(target: Target) -> Finding | None:
     """Attack in both ways; None where no sums of features are released."""
-    summary = feature_summary(target.plan.method)
+    summary = target.plan.method.feature_summary()
     if summary is None:
         return None
     release, claimed = AttackedRelease(target, summary), target.claimed(1)

@@ -8,23 +8,38 @@ method's own upload; the auditor scores them by the likelihood of either coin, o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_trials
-from vitrail.auditing.protocols import SendsNoisedMasks, noised_masks
 from vitrail.methods.base import Method, ServerMessage
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire import scores as on_wire
+from vitrail.wire.codecs import Array
 
 ABOUT = "canary clients that move θ as far as allowed, in one of two directions, recognised by the masks they send"
 BLOCK = 256  # elements that a canary client moves
 AMONG = 4096  # elements it selects from: those furthest from the bounds of θ
 LONGEST = 3  # answers of one client that are attacked together
 Floats = NDArray[np.float64]
+
+
+class NoisedMasks(Protocol):
+    """How a method's clients draw masks from noised probabilities θ (`Method.noised_masks`)."""
+
+    @property
+    def sampling(self) -> str: ...
+    @property
+    def theta_clip(self) -> float: ...
+    @property
+    def split(self) -> tuple[slice, slice]: ...
+    def uniform(self, message: ServerMessage, rng: Rng) -> Tensor: ...
+    def upload(self, s: Tensor, s_t: on_wire.Scores, message: ServerMessage, rng: Rng) -> dict[str, Array]: ...
 
 
 @dataclass(frozen=True)
@@ -68,8 +83,8 @@ class MaskDraw:
 
 def attack(target: Target) -> Finding | None:
     """Attack masks; None where no masks are drawn from noised probabilities."""
-    method, masks = target.plan.method, noised_masks(target.plan.method)
-    if masks is None or masks.coding == "klms" or not masks.elements[0]:
+    method, masks = target.plan.method, target.plan.method.noised_masks()
+    if masks is None:
         return None
     answers = min(target.answers, LONGEST)
     rng = target.rng.child("canary clients")
@@ -87,7 +102,7 @@ def attack(target: Target) -> Finding | None:
     return Finding("canaries", ABOUT, from_trials(Trial(found, coins), target, target.claimed(answers)), note=note)
 
 
-def score_of(method: Method, masks: SendsNoisedMasks, server: State, coin: bool, rng: Rng) -> float:
+def score_of(method: Method, masks: NoisedMasks, server: State, coin: bool, rng: Rng) -> float:
     """Return the log-likelihood ratio of one answer of a canary client, for a coin of 1 against 0."""
     mechanism, unpack = method.mechanism, method.reply_spec()["mask"].unpack
     assert mechanism is not None  # noqa: S101

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.auditing.attack import Figure, Finding, Target
-from vitrail.auditing.membership import BATCH, random_subset
-from vitrail.metrics.evaluation import requested_labels, round_to_8_bits, trained_against
+from vitrail.auditing.membership import BATCH, features, random_subset, samples
+from vitrail.metrics.evaluation import trained_against
 from vitrail.metrics.extractors import Extractor, choose_ruler, load_extractor
 from vitrail.metrics.measure import REPLICATES
 from vitrail.models.image_grid import write_grid
@@ -51,14 +51,11 @@ def attack(target: Target) -> Finding | None:
     if generator is None or len(held_out) < 100:
         return None
     extractor = load_extractor(choose_ruler(target.plan.data.name, trained_against(generator)))
-    seed = target.rng.child("copies").seed() % 2**31
-    y = None
-    if generator.classes and train.labels is not None:
-        y = requested_labels(train.labels, len(generator.classes), target.samples, seed)
-    sampled = torch.cat([round_to_8_bits(x) for x, _ in generator.batches(target.samples, y, seed)])
+    sampled = torch.cat(samples(generator, target, "copies", train))
     real = to_float(held_out.pixels)
     spaces = {"features": extractor, "pixels": Extractor("pixels", 0, lambda x: x.flatten(1), "")}
-    found = {name: [Nearest(_all(e, images)) for images in (sampled, real)] for name, e in spaces.items()}
+    queries = sampled.split(BATCH), real.split(BATCH)
+    found = {name: [Nearest(features(e, images)) for images in queries] for name, e in spaces.items()}
     for at in range(0, len(train), BATCH):
         x = to_float(train.pixels[at : at + BATCH])
         for name, extract in spaces.items():
@@ -66,12 +63,10 @@ def attack(target: Target) -> Finding | None:
             for one in found[name]:
                 one.update(rows)
         target.tell(f"copies: {min(at + BATCH, len(train)):,} of {len(train):,} training images")
-    figures = [
-        figure(of_made.distance.numpy(), of_real.distance.numpy(), f"in {name}")
-        for name, (of_made, of_real) in found.items()
-    ]
-    closest = torch.argsort(found["features"][0].distance)[:SHOWN]
-    pairs = torch.stack([sampled[closest], to_float(train.pixels[found["features"][0].which[closest].numpy()])], 1)
+    figures = [figure(a.distance.numpy(), b.distance.numpy(), f"in {name}") for name, (a, b) in found.items()]
+    by_features, _ = found["features"]
+    closest = torch.argsort(by_features.distance)[:SHOWN]
+    pairs = torch.stack([sampled[closest], to_float(train.pixels[by_features.which[closest].numpy()])], 1)
     path = target.plan.folder.path / GRID
     if target.plan.folder.path.is_dir():
         write_grid(path, (pairs.flatten(0, 1) + 1) / 2, columns=8)
@@ -92,7 +87,3 @@ def figure(sampled: NDArray[np.floating], held_out: NDArray[np.floating], where:
     note = f"median distance {np.median(sampled):.3g}, of held-out images {np.median(held_out):.3g}"
     name = f"samples nearer than 1% of held-out images, {where}"
     return Figure(name, close(sampled, held_out), float(low), float(high), QUANTILE, note)
-
-
-def _all(extractor: Extractor, images: Tensor) -> Tensor:
-    return torch.cat([extractor.rows(part) for part in images.split(BATCH)])

@@ -8,14 +8,14 @@ G_A. They differ in the start of G_A and in the messages that they receive. A1 a
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
-from vitrail.methods.base import Method
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -31,59 +31,38 @@ class Eavesdropping(Protocol):
     @property
     def first_layer(self) -> Mapping[str, str]:
         """The tensor that each attacker of the paper has multiplied by r, by the attacker's name."""
-        ...
 
     @property
     def width(self) -> int:
         """The width of the secret generator."""
-        ...
 
     @property
     def latent_dim(self) -> int:
         """The dimension of its noise."""
-        ...
 
     def with_width(self, width: int) -> Eavesdropping:
         """Return the same for an attacker that assumes another width."""
-        ...
 
     def read(self, parts: Mapping[str, Array], before: State | None) -> Any:
         """Read a message, given `state()` of the message before it."""
-        ...
 
     def secret_start(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         """Return the true generator before its first step, from the server's state and a client's first message."""
-        ...
 
     def guessed_start(self, guess: bytes) -> State:
         """Return a generator before its first step, from a guessed secret."""
-        ...
 
     def scaled(self, start: State, tensor: str, r: float) -> State:
         """Return a start with one tensor multiplied by r."""
-        ...
 
     def replay(self, state: State, message: Any) -> tuple[State, float]:
         """Repeat a message's steps; return the generator's new state and its mean loss."""
-        ...
 
     def sample(self, state: State, z: Tensor, labels: Tensor | None) -> Tensor:
         """Generate images in [-1, 1] from noise and labels."""
-        ...
 
     def rebuilt(self, server: State) -> Mapping[str, State]:
         """Return the server's generators by client, with the client's `labels`."""
-        ...
-
-
-@runtime_checkable
-class _HasEavesdropping(Protocol):
-    def eavesdropping(self) -> Eavesdropping | None: ...
-
-
-def eavesdropping_of(method: Method) -> Eavesdropping | None:
-    """Return what a method offers to eavesdroppers, or None if it has no secret generators."""
-    return method.eavesdropping() if isinstance(method, _HasEavesdropping) else None
 
 
 @dataclass(frozen=True)
@@ -95,12 +74,7 @@ class Kind:
     scaled: str = ""  # the tensor of G that is multiplied by r
     r: float = 1.0
     width: int = 0  # the width of G that it assumes; 0: the true one
-    misses_first: bool = False
-    misses_some: bool = False
-
-    def receives(self, n: int) -> bool:
-        """Return whether it receives the n-th message, from 0."""
-        return not (self.misses_first and n == 0) and not (self.misses_some and n % MISSED_EVERY == 1)
+    misses: range = range(0)  # the messages that it does not receive, counted from 0
 
 
 def kinds(access: Eavesdropping, r: Sequence[float]) -> list[Kind]:
@@ -110,8 +84,8 @@ def kinds(access: Eavesdropping, r: Sequence[float]) -> list[Kind]:
     other = max(1, access.width // 2)
     return [
         *found,
-        Kind("missed the first message", misses_first=True),
-        Kind(f"missed one message in {MISSED_EVERY}", misses_some=True),
+        Kind("missed the first message", misses=range(1)),
+        Kind(f"missed one message in {MISSED_EVERY}", misses=range(1, sys.maxsize, MISSED_EVERY)),
         Kind("without the seed", granted=False),
         Kind(f"without the seed, width {other}", granted=False, width=other),
     ]
@@ -159,6 +133,6 @@ class Eavesdropper:
     def receive(self, message: Any) -> None:
         """Repeat a message's steps on G_A, unless this eavesdropper misses the message."""
         loss = math.nan
-        if self.kind.receives(len(self.losses)):
+        if len(self.losses) not in self.kind.misses:
             self.state, loss = self.access.replay(self.state, message)
         self.losses.append(loss)

@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.auditing.attack import Figure, Finding, Target
-from vitrail.auditing.protocols import HasNetworks, feature_summary
 from vitrail.auditing.single_reply import request_reply
 from vitrail.data.dataset import Images
 from vitrail.nets.feature_moments import to_float
@@ -53,9 +52,9 @@ def attack(target: Target) -> Finding | None:
     method = target.plan.method
     declared = method.reply_spec()
     rebuild: Callable[[Target, Images, int, float], dict[str, Tensor]]
-    if "sums" in declared and not method.task.secagg_threshold and feature_summary(method) is not None:
+    if "sums" in declared and not method.task.secagg_threshold and method.feature_summary() is not None:
         rebuild, what = _from_sums, "sums of features"
-    elif {"discriminator", "weight"} <= set(declared) and method.mechanism is None and isinstance(method, HasNetworks):
+    elif {"discriminator", "weight"} <= set(declared) and method.mechanism is None and method.nets():
         rebuild, what = _from_weights, "weights"
     else:
         return None
@@ -98,10 +97,8 @@ def compare(image: Tensor, victim: Tensor, others: Tensor) -> Compared:
 
 def _figures(name: str, rows: list[Compared]) -> list[Figure]:
     best = max(rows, key=lambda row: row.psnr - row.other)
-    result = (
-        "reconstructed: no other is nearer" if best.psnr > best.other else f"{best.nearer:.1%} of others are nearer"
-    )
-    note = f"compared with the nearest other real image; {result}"
+    nearer = "reconstructed: no other is" if best.psnr > best.other else f"{best.nearer:.1%} of others are"
+    note = f"compared with the nearest other real image; {nearer} nearer"
     return [Figure(f"PSNR in dB, {name}", best.psnr, chance=best.other, note=note), Figure(f"SSIM, {name}", best.ssim)]
 
 
@@ -132,14 +129,11 @@ def variation(x: Tensor) -> Tensor:
 def _from_sums(target: Target, victim: Images, n: int, until: float) -> dict[str, Tensor]:
     """Reconstruct from the victim's row of the sums: as released, and without noise."""
     method = target.plan.method
-    summary, rng = feature_summary(method), target.rng.child("sums", n)
+    summary, rng = method.feature_summary(), target.rng.child("sums", n)
     assert summary is not None  # noqa: S101
-    sent = request_reply(method, method.server_init(rng.child("server")), "victim", victim, rng)
+    parts, _ = request_reply(method, method.server_init(rng.child("server")), "victim", victim, rng)
     row = 0 if victim.labels is None or not method.task.classes else int(victim.labels[0])
-    released = torch.from_numpy(
-        np.asarray(sent.parts["sums"], np.float64).reshape(max(method.task.classes, 1), -1)[row]
-    )
-    exact = torch.from_numpy(summary.rows(victim.pixels)[0].astype(np.float64))
+    sums = np.asarray(parts["sums"], np.float64).reshape(max(method.task.classes, 1), -1)
 
     def matching(sums: Tensor) -> Callable[[Tensor], Tensor]:
         first, second = ((part / summary.scale).float() for part in sums[1:].split(summary.d))
@@ -152,14 +146,15 @@ def _from_sums(target: Target, victim: Images, n: int, until: float) -> dict[str
 
         return loss
 
-    rows = {"from sums as released": released}
+    rows = {"from sums as released": torch.from_numpy(sums[row])}
     if method.mechanism is not None:
+        exact = torch.from_numpy(summary.rows(victim.pixels)[0].astype(np.float64))
         rows["from the same sums without noise, for comparison"] = exact
     now = time.monotonic()
     found = {}
-    for k, (name, sums) in enumerate(rows.items()):
+    for k, (name, given) in enumerate(rows.items()):
         draw, end = rng.child("start").torch(), now + (until - now) * (k + 1) / len(rows)
-        found[name] = descend(victim.pixels.shape[1:], matching(sums), draw, end)
+        found[name] = descend(victim.pixels.shape[1:], matching(given), draw, end)
     return found
 
 
@@ -169,10 +164,9 @@ def _from_weights(target: Target, victim: Images, n: int, until: float) -> dict[
     Adam's first step shows only the sign of each gradient, and part of the gradient is that of fakes. So signs are
     matched by their probability, over fakes that the attacker draws.
     """
-    method: Any = target.plan.method
-    rng = target.rng.child("weights", n)
+    method, rng = target.plan.method, target.rng.child("weights", n)
     server = method.server_init(rng.child("server"))
-    parts = request_reply(method, server, "victim", victim, rng).parts
+    parts, _ = request_reply(method, server, "victim", victim, rng)
     after = np.asarray(parts["discriminator"]) / parts["weight"][0]
     nets = method.nets()
     D, G = (from_vector(nets[name], server[name]).train() for name in ("discriminator", "generator"))
@@ -188,11 +182,12 @@ def _from_weights(target: Target, victim: Images, n: int, until: float) -> dict[
         loss = F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, real))
         return _flat(torch.autograd.grad(loss, weights, create_graph=graph))
 
+    latent_dim: Any = G.z
     draw, fakes = rng.child("fakes").torch(), []
     for _ in range(FAKES):
         label = torch.randint(classes, (1,), generator=draw) if classes else None
         with torch.no_grad():
-            fake = G(torch.randn(1, method.latent_dim, generator=draw), label)
+            fake = G(torch.randn(1, latent_dim, generator=draw), label)
         fakes.append(gradient(fake, label, 0.0))
     mean, spread = torch.stack(fakes).mean(0), torch.stack(fakes).std(0) + 1e-8
 

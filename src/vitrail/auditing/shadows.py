@@ -16,23 +16,29 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.auditing.attack import Finding, Target
-from vitrail.auditing.membership import discriminate, features, nearest, samples
-from vitrail.auditing.protocols import HasNetworks
-from vitrail.auditing.rates import figures
+from vitrail.auditing.membership import BATCH, discriminate, features, figures, nearest, samples
 from vitrail.data.dataset import Images
 from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment.plan import Plan, prepare
-from vitrail.experiment.settings import Settings
 from vitrail.metrics.extractors import Extractor, choose_ruler, load_extractor
 from vitrail.models.model_file import open_model
-from vitrail.nets.flat import from_vector
+from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 
 ABOUT = "small runs of the same settings with and without an image: which of the two a model resembles"
 IMAGES = 400  # of the attacked run that shadow runs use; each has half of them
 CLIENTS = 2
+SMALL = {
+    "clients": CLIENTS,
+    "partition": "iid",
+    "clients_per_round": None,
+    "server_fraction": 0.0,
+    "client_dropout": 0.0,
+    "quorum": 1,
+    "init_from": None,
+}
 FEWEST = 4
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -93,8 +99,7 @@ def likelihood_ratios(seen: Floats, has: Bools) -> Floats:
 
 
 def _mean(seen: Floats, of: Bools) -> Floats:
-    total: Floats = (seen * of).sum(0) / np.maximum(of.sum(0), 1)
-    return total
+    return np.asarray((seen * of).sum(0) / np.maximum(of.sum(0), 1))
 
 
 def _spread(seen: Floats, of: Bools) -> float:
@@ -109,41 +114,26 @@ def _shadow(
     """Train one run on some of the images; return scores of all images, and the number of rounds it had time for."""
     data = replace(target.plan.data, train=images.take(np.flatnonzero(has)))
     with tempfile.TemporaryDirectory(prefix="vitrail-shadow-") as folder:
-        plan = prepare(_settings(target.plan.settings, folder, rounds, s), data)
-        fed, done = train(plan, Path(folder), until)
+        more = {"rounds": rounds, "seed": target.plan.settings.seed + 1 + s, "out": folder}
+        plan = prepare(target.plan.settings.model_copy(update={**SMALL, **more}), data)
+        fed = train(plan, Path(folder), until)
     method = plan.method
     generator = open_model(method.export_models(fed.server)["generator"], plan.data.classes)
-    sampled = samples(replace(target, plan=plan, generator=generator, samples=1000, rng=Rng((s,))), extractor)
-    found = {"distance to samples": -nearest(features(extractor, images), sampled).double().numpy()}
-    if "discriminator" in fed.server and isinstance(method, HasNetworks):
-        net = from_vector(method.nets()["discriminator"], fed.server["discriminator"]).eval()
-        found["output of the discriminator"] = discriminate(net, images, plan.method.task.classes)
-    return found, done
+    made = samples(generator, replace(target, samples=1000, rng=Rng((s,))), "samples", plan.data.train)
+    real = features(extractor, to_float(images.pixels).split(BATCH))
+    found = {"distance to samples": -nearest(real, features(extractor, made)).double().numpy()}
+    if "discriminator" in fed.server and method.nets():
+        found["output of the discriminator"] = discriminate(method, fed.server, images)
+    return found, fed.round
 
 
-def _settings(of: Settings, folder: str, rounds: int, s: int) -> Settings:
-    small = {
-        "clients": CLIENTS,
-        "partition": "iid",
-        "clients_per_round": None,
-        "server_fraction": 0.0,
-        "client_dropout": 0.0,
-    }
-    more = {"quorum": 1, "rounds": rounds, "seed": of.seed + 1 + s, "init_from": None, "out": folder}
-    return of.model_copy(update={**small, **more})
-
-
-def train(plan: Plan, folder: Path, until: float) -> tuple[Federation, int]:
+def train(plan: Plan, folder: Path, until: float) -> Federation:
     """Run the rounds of a small run, at least two, until the time is up."""
     rng = Rng((plan.settings.seed,))
     fed = Federation(0, plan.method.server_init(rng.child("server", "init")))
     owned = dict(zip(plan.partition.names, plan.partition.indices, strict=True))
-    with (
-        SimulationEngine(
-            SimulatedClients(plan.method, plan.id, rng, owned, folder / "clients"), plan.data.train
-        ) as engine,
-        torch.enable_grad(),
-    ):
+    clients = SimulatedClients(plan.method, plan.id, rng, owned, folder / "clients")
+    with SimulationEngine(clients, plan.data.train) as engine, torch.enable_grad():
         while fed.round < plan.settings.rounds and (fed.round < 2 or time.monotonic() < until):
             fed, _ = run_round(plan.method, fed, plan.id, plan.clients, engine.ask, rng)
-    return fed, fed.round
+    return fed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from vitrail.data.dataset import Images
@@ -20,22 +20,9 @@ from vitrail.wire.message import Header, Kind, Message, encode, make_part
 RUN = b"an audit's a run"
 
 
-@dataclass(frozen=True)
-class ClientReply:
-    """A client's reply as an auditor sees it.
-
-    Args:
-        parts: What the server read, by name.
-        state: The client's private state afterwards.
-    """
-
-    parts: Mapping[str, Array]
-    state: State
-
-
 def request_reply(
     method: Method, server: State, name: str, images: Images, rng: Rng, start: State | None = None
-) -> ClientReply:
+) -> tuple[Mapping[str, Array], State]:
     """Request the first reply of a client.
 
     Args:
@@ -46,10 +33,13 @@ def request_reply(
         rng: Randomness of the round.
         start: The client's private state before the request; None: that of a new client.
 
+    Returns:
+        The reply's parts by name, as the server read them; and the client's private state afterwards.
+
     Raises:
         VitrailError: The client did not reply.
     """
-    method = replace(method, task=replace(method.task, images=0))  # type: ignore[type-var]
+    method = replace(method, task=replace(method.task, images=0))
     started, _ = method.start_round(server, [name], rng.child("server", name))
     sent = method.broadcast(started, name, True)
     parts = tuple(make_part(part, codec, array) for part, (codec, array) in sent.parts.items())
@@ -57,9 +47,9 @@ def request_reply(
     with tempfile.TemporaryDirectory(prefix="vitrail-audit-") as folder:
         client = Client(name, method, RUN, rng, lambda: images, Path(folder))
         if start is not None:
-            client.begin(start)
+            client.store.save_initial(start)
         reply = read_reply(client.answer(request), RUN, 0, name, method.reply_spec(), started)
         if isinstance(reply, Failure | Kind):
             raise VitrailError(f"the attacked client did not reply: {reply}")
-        private = client.private()
-    return ClientReply({taken.part.name: taken.array for taken in reply}, private["state"] if private else {})
+        private = client.store.load()
+    return {taken.part.name: taken.array for taken in reply}, private["state"] if private else {}

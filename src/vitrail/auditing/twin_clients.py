@@ -9,7 +9,7 @@ drawn and not used is detected.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from vitrail.auditing.single_reply import request_reply
 from vitrail.data.dataset import Images
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
-from vitrail.wire.codecs import Array
 
 ABOUT = "twin clients whose data differ by one unit, distinguished by whole replies"
 NOISE_FACTOR = 100  # times less noise in the replies from which the auditor learns what to look for
@@ -42,7 +41,8 @@ def attack(target: Target) -> Finding | None:
     if mechanism is None or mechanism.name not in ("dp-sgd", "gradient"):
         return None
     given: Any = target.plan.method
-    plain = {name: value for name, value in PLAIN.items() if hasattr(given, name)}
+    settings = {f.name for f in fields(given) if f.init}
+    plain = {name: value for name, value in PLAIN.items() if name in settings}
     method: Any = replace(given, **plain, task=replace(given.task, noise_source="os"))
     quiet: Any = replace(method, noise_multiplier=mechanism.noise.multiplier / NOISE_FACTOR, epsilon=None)
     known: Any = replace(method, task=replace(given.task, noise_source="seed"))
@@ -78,9 +78,6 @@ def twins(target: Target, unit: str) -> tuple[Images, Images]:
 
 def reply(method: Any, server: State, start: State, data: Images, rng: Rng) -> Floats:
     """Return all floats of a client's first reply, except metrics; keys and digests are not floats."""
-    parts = request_reply(method, server, NAME, data, rng, start).parts
-    return np.concatenate([np.ravel(a).astype(np.float64) for n, a in parts.items() if _counts(n, a)])
-
-
-def _counts(name: str, array: Array) -> bool:
-    return array.dtype.kind == "f" and not name.startswith("metric.")
+    parts, _ = request_reply(method, server, NAME, data, rng, start)
+    floats = [a for name, a in parts.items() if a.dtype.kind == "f" and not name.startswith("metric.")]
+    return np.concatenate([np.ravel(a).astype(np.float64) for a in floats])

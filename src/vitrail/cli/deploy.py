@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 
 def supernode(context: typer.Context) -> None:
@@ -24,23 +26,20 @@ def supernode(context: typer.Context) -> None:
 
 
 def certificates(
-    folder: Annotated[str, typer.Argument(help="New folder to write.")],
-    nodes: Annotated[str, typer.Option(help="Names of the nodes, separated by commas.")],
+    folder: Annotated[str, Argument(help="New folder to write.")],
+    nodes: Annotated[str, Option(help="Names of the nodes, separated by commas.")],
     hosts: Annotated[
-        str,
-        typer.Option(help="Host names and addresses of the SuperLink in addition to localhost, separated by commas."),
+        str, Option(help="Host names and addresses of the SuperLink in addition to localhost, separated by commas.")
     ] = "",
-    days: Annotated[int, typer.Option(min=1, max=825, help="Validity of the certificates in days.")] = 90,
+    days: Annotated[int, Option(min=1, max=825, help="Validity of the certificates in days.")] = 90,
 ) -> None:
     """Create certificates and keys for a trial with Flower: one folder per party.
 
     `vitrail certificates keys --nodes north,south,west --hosts fl.example.org`
 
-    FOLDER/superlink is for the server, FOLDER/NAME for that node; the security page of the documentation
+    FOLDER/superlink is for the server, FOLDER/NAME for that node; the documentation's page on deployment
     describes each file. Existing files are never replaced.
     """
-    from pathlib import Path
-
     from vitrail.engines.flower.certificates import SERVER, make_certificates
 
     names = [n.strip() for n in nodes.split(",") if n.strip()]

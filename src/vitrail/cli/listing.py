@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 TOPICS = {
     "data": "data size test_fraction labels clients partition server_fraction",
@@ -30,7 +30,7 @@ _PAPER = re.compile(r"\s*\(paper: ([^)]*)\)")
 
 def list_(
     method: Annotated[
-        str | None, typer.Argument(metavar="[METHOD]", help="A method, to see its settings and their defaults.")
+        str | None, Argument(metavar="[METHOD]", help="A method, to see its settings and their defaults.")
     ] = None,
 ) -> None:
     """List methods, data sources, partitions and metrics; or the settings of a method.

@@ -6,31 +6,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
+
+from vitrail.utils.errors import VitrailError
 
 if TYPE_CHECKING:
     from vitrail.models.model_file import Generator
 
-Stored = Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run's folder or a model file.")]
+Stored = Annotated[str, Argument(metavar="RUN|MODEL", help="A run's folder or a model file.")]
 
 
 def sample(
     model: Stored,
-    n: Annotated[int, typer.Option("-n", "--number", min=1, max=1_000_000, help="Number of images.")] = 64,
-    label: Annotated[
-        str | None, typer.Option(help="Name or number of a class; by default all classes in turn.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same images.")] = 0,
+    n: Annotated[int, Option("-n", "--number", min=1, max=1_000_000, help="Number of images.")] = 64,
+    label: Annotated[str | None, Option(help="Name or number of a class; by default all classes in turn.")] = None,
+    seed: Annotated[int, Option(min=0, help="The same seed gives the same images.")] = 0,
     out: Annotated[
-        str, typer.Option("-o", "--out", help="A grid (`grid.png`) or arrays `images` and `labels` (`data.npz`).")
+        str, Option("-o", "--out", help="A grid (`grid.png`) or arrays `images` and `labels` (`data.npz`).")
     ] = "grid.png",
     client: Annotated[
-        str | None, typer.Option(help="Use this client's own generator: its name in a run, or its private file.")
+        str | None, Option(help="Use this client's own generator: its name in a run, or its private file.")
     ] = None,
     content_seed: Annotated[
-        int | None, typer.Option(min=0, help="Models with content and style: one content for all images.")
+        int | None, Option(min=0, help="Models with content and style: one content for all images.")
     ] = None,
     style_seed: Annotated[
-        int | None, typer.Option(min=0, help="Models with content and style: one style for all images.")
+        int | None, Option(min=0, help="Models with content and style: one style for all images.")
     ] = None,
 ) -> None:
     """Generate images with a trained model.
@@ -43,7 +44,6 @@ def sample(
     """
     from vitrail.experiment.personal import fixed, load_joined, load_personal
     from vitrail.models.model_file import load
-    from vitrail.utils.errors import VitrailError
 
     if client is None:
         generator = load(model)
@@ -52,6 +52,8 @@ def sample(
     if content_seed is not None or style_seed is not None:
         generator = fixed(generator, content_seed, style_seed)
     path, wanted = Path(out), _label(label, generator)
+    if not generator.sample(1).isfinite().all():
+        raise VitrailError(f"{model} generates pixels that are not finite: its training diverged; train it again")
     if path.suffix == ".npz":
         _write_arrays(path, generator, n, wanted, seed)
     elif path.suffix == ".png":
@@ -79,10 +81,7 @@ def _write_arrays(path: Path, generator: Generator, n: int, label: int | str | N
         np.savez_compressed(f, **arrays)
 
 
-def show(
-    model: Stored,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def show(model: Stored, as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False) -> None:
     """Describe a model file: network, size of each part, training, privacy.
 
     `vitrail show runs/x`
@@ -103,11 +102,11 @@ def show(
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of one or more runs.")],
-    out: Annotated[str | None, typer.Option("-o", "--out", help="Page to write; by default RUN/report.html.")] = None,
-    title: Annotated[str, typer.Option(help="Title of the page.")] = "",
+    runs: Annotated[list[str], Argument(metavar="RUN...", help="Folders of one or more runs.")],
+    out: Annotated[str | None, Option("-o", "--out", help="Page to write; by default RUN/report.html.")] = None,
+    title: Annotated[str, Option(help="Title of the page.")] = "",
     public: Annotated[
-        bool, typer.Option("--public", help="Leave out images from clients' personal models, to share the page.")
+        bool, Option("--public", help="Leave out images from clients' personal models, to share the page.")
     ] = False,
 ) -> None:
     """Write a self-contained HTML page about one run, or comparing several.
@@ -125,8 +124,7 @@ def report(
 
 
 def export(
-    model: Stored,
-    onnx: Annotated[str, typer.Option("--onnx", metavar="FILE.onnx", help="ONNX file to write.")],
+    model: Stored, onnx: Annotated[str, Option("--onnx", metavar="FILE.onnx", help="ONNX file to write.")]
 ) -> None:
     """Export a generator to ONNX, for use without torch; the file is compared with torch's images first.
 

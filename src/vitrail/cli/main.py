@@ -6,9 +6,11 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from vitrail.cli import deploy, listing, look, measure, personalise, privacy, train
 from vitrail.cli.settings_arguments import SettingsCommand
+from vitrail.utils.errors import VitrailError, printable
 
 app = typer.Typer(
     name="vitrail",
@@ -23,7 +25,7 @@ app = typer.Typer(
 GROUPS: dict[str, dict[str, Any]] = {
     "Train": {"run": train.run, "resume": train.resume, "list": listing.list_, "partition": train.partition},
     "Look": {"sample": look.sample, "show": look.show, "report": look.report, "export": look.export},
-    "Measure": {"evaluate": measure.evaluate, "compare": measure.compare},
+    "Measure": {"evaluate": measure.evaluate, "compare": measure.compare, "benchmark": measure.benchmark},
     "Privacy": {"privacy": privacy.privacy, "audit": privacy.audit},
     "Deploy": {"certificates": deploy.certificates, "supernode": deploy.supernode},
     "Personalise": {
@@ -54,7 +56,7 @@ def _print_version(requested: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     del version
@@ -62,8 +64,6 @@ def _options(
 
 def main() -> None:
     """Run the command line; expected errors are printed as one message with a remedy, without a traceback."""
-    from vitrail.utils.errors import VitrailError, printable
-
     try:
         app()
     except VitrailError as e:  # it may quote a file, a node or a client

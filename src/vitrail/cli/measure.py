@@ -1,38 +1,36 @@
-"""Commands that measure: evaluate, compare."""
+"""Commands that measure: evaluate, compare, benchmark."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from vitrail.cli.settings_arguments import parse_overrides
+from vitrail.cli.settings_arguments import Overrides, parse_overrides
+from vitrail.utils.errors import VitrailError
 
 
 def evaluate(
     model: Annotated[
-        str,
-        typer.Argument(metavar="RUN|MODEL|IMAGES", help="A run's folder, a model file, npz:FILE or folder:PATH."),
+        str, Argument(metavar="RUN|MODEL|IMAGES", help="A run's folder, a model file, npz:FILE or folder:PATH.")
     ],
-    data: Annotated[str | None, typer.Option(help="Data to measure against; by default that of training.")] = None,
-    n: Annotated[
-        int, typer.Option("-n", "--number", min=10, max=1_000_000, help="Number of images to generate.")
-    ] = 5000,
+    data: Annotated[str | None, Option(help="Data to measure against; by default that of training.")] = None,
+    n: Annotated[int, Option("-n", "--number", min=10, max=1_000_000, help="Number of images to generate.")] = 5000,
     metrics: Annotated[
-        str | None,
-        typer.Option(help="Metrics, separated by commas (see `vitrail list`); by default all but fid."),
+        str | None, Option(help="Metrics, separated by commas (see `vitrail list`); by default all but fid.")
     ] = None,
-    fid_n: Annotated[int, typer.Option(min=10, help="Number of real and of generated images for fid.")] = 2000,
-    best: Annotated[bool, typer.Option("--best", help="Also measure the run's best round.")] = False,
+    fid_n: Annotated[int, Option(min=10, help="Number of real and of generated images for fid.")] = 2000,
+    best: Annotated[bool, Option("--best", help="Also measure the run's best round.")] = False,
     ensemble: Annotated[
-        bool,
-        typer.Option("--ensemble", help="Masked models: also with a new mask per batch, as in papers."),
+        bool, Option("--ensemble", help="Masked models: also with a new mask per batch, as in papers.")
     ] = False,
     clients: Annotated[
-        bool, typer.Option("--clients", help="Measure each client's own generator on held-out images of its domain.")
+        bool, Option("--clients", help="Measure each client's own generator on held-out images of its domain.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
-    out: Annotated[str | None, typer.Option("-o", "--out", help="JSON file to write.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the noise.")] = 0,
+    out: Annotated[str | None, Option("-o", "--out", help="JSON file to write.")] = None,
 ) -> None:
     """Measure a run, a model file or given images against held-out real images.
 
@@ -49,19 +47,14 @@ def evaluate(
     A model is never measured with a feature network that it was trained against, nor on the images that selected its
     best round.
     """
-    from pathlib import Path
-
     from rich.console import Console
 
-    from vitrail.experiment.evaluate import evaluate_stored
-    from vitrail.experiment.evaluate_clients import evaluate_clients
+    from vitrail.experiment.evaluate import evaluate_clients, evaluate_stored
     from vitrail.experiment.run_dir import RunDir
     from vitrail.metrics.results_io import write_evaluation
     from vitrail.metrics.samples import KINDS, evaluate_samples
     from vitrail.report import write_report
-    from vitrail.report.clients import show_clients
-    from vitrail.report.evaluation_table import print_measures
-    from vitrail.utils.errors import VitrailError
+    from vitrail.report.evaluation import print_measures, show_clients
 
     console, place = Console(highlight=False), RunDir(Path(model))
     chosen = [name.strip() for name in metrics.split(",")] if metrics else None
@@ -84,7 +77,7 @@ def evaluate(
         console.print(f"\nwritten to {out or place.by_client}", markup=False)
         return
     print_measures(columns, console)
-    own = place.settings.exists() and data is None  # figures on other data are not the run's own
+    own = place.settings.exists() and data is None  # results on other data are not the run's own
     if out or own:
         write_evaluation(Path(out) if out else place.evaluation, found, columns)
     if own and not out:
@@ -94,22 +87,21 @@ def evaluate(
 
 def compare(
     configs: Annotated[
-        list[str],
-        typer.Argument(metavar="CONFIG... [KEY=VALUE]...", help="Methods or files, and settings for all."),
+        list[str], Argument(metavar="CONFIG... [KEY=VALUE]...", help="Methods or files, and settings for all.")
     ],
-    seeds: Annotated[str, typer.Option(help="Number of seeds (`3` means 0, 1, 2) or a list (`0,7` or `7,`).")] = "1",
-    out: Annotated[str, typer.Option("-o", "--out", help="Folder of the comparison.")] = "",
-    n: Annotated[int, typer.Option("-n", "--number", min=10, help="Images that each model generates.")] = 2000,
-    metrics: Annotated[str, typer.Option(help="Metric families, separated by commas (see `vitrail list`).")] = (
+    seeds: Annotated[str, Option(help="Number of seeds (`3` means 0, 1, 2) or a list (`0,7` or `7,`).")] = "1",
+    out: Annotated[str, Option("-o", "--out", help="Folder of the comparison.")] = "",
+    n: Annotated[int, Option("-n", "--number", min=10, help="Images that each model generates.")] = 2000,
+    metrics: Annotated[str, Option(help="Metric families, separated by commas (see `vitrail list`).")] = (
         "fd-vitrail,oracle,classifier"
     ),
-    fid_n: Annotated[int, typer.Option(min=10, help="Number of real and of generated images for fid.")] = 2000,
-    best: Annotated[bool, typer.Option("--best", help="Measure each run's best round instead of its last.")] = False,
+    fid_n: Annotated[int, Option(min=10, help="Number of real and of generated images for fid.")] = 2000,
+    best: Annotated[bool, Option("--best", help="Measure each run's best round instead of its last.")] = False,
     only_: Annotated[
-        str, typer.Option("--only", help='Run only these: "Split-1*; *, 1%" (`*` matches anything, `;` separates).')
+        str, Option("--only", help='Run only these: "Split-1*; *, 1%" (`*` matches anything, `;` separates).')
     ] = "*",
     clients: Annotated[
-        bool, typer.Option("--clients", help="Also measure each client's own generator on its domain.")
+        bool, Option("--clients", help="Also measure each client's own generator on its domain.")
     ] = False,
 ) -> None:
     """Run several methods on the same data and seeds and write one table as Markdown, CSV and HTML.
@@ -123,12 +115,12 @@ def compare(
     After an interruption the same command continues. With `--only` the other runs of CONFIG are skipped; results that
     exist stay in the table.
     """
-    from pathlib import Path
-
     from vitrail.cli.comparison import run_comparison
     from vitrail.experiment.compare import EvalConfig, entries, place_name
 
     whats = [w for w in configs if "=" not in w]
+    if clients and (numbers := [w for w in whats if w.isdigit()]):
+        raise VitrailError(f"--clients {numbers[0]}: settings are written without dashes: write clients={numbers[0]}")
     changed = parse_overrides([w for w in configs if "=" in w])
     found = entries(whats, changed, only_)
     place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in whats))))
@@ -142,9 +134,54 @@ def compare(
         raise typer.Exit(1)
 
 
-def _seeds(text: str) -> list[int]:
-    from vitrail.utils.errors import VitrailError
+def benchmark(
+    data: Annotated[str, Argument(help="Data with labels and a test set, such as mnist.")],
+    overrides: Overrides = None,
+    epsilon: Annotated[str, Option(help="Values of ε, separated by commas; `none`: without noise.")] = "1,10",
+    method: Annotated[str, Option(help="The method.")] = "moments",
+    images: Annotated[
+        str | None, Option(help="Measure these images instead of a method's: npz:FILE or folder:PATH.")
+    ] = None,
+    seeds: Annotated[str, Option(help="Number of seeds (`3` means 0, 1, 2) or a list (`0,7` or `7,`).")] = "1",
+    preset: Annotated[
+        str, Option(help="`quick` (a trial), `cpu` (20,000 images, two classifiers) or `full` (60,000, three).")
+    ] = "cpu",
+    out: Annotated[str, Option("-o", "--out", help="Folder of the benchmark.")] = "",
+) -> None:
+    """Train a method at each ε and rank it as published private generators are ranked.
 
+    Classifiers are trained on generated images only and tested on all real test images; FID, precision, recall and
+    coverage are against the training set. Published results on the same data stand next to it, with their source.
+
+    `vitrail benchmark mnist network=dense secagg_threshold=8 --epsilon 1,10 --seeds 3`
+
+    `vitrail benchmark mnist --images npz:samples.npz` measures images that were generated elsewhere.
+
+    After an interruption the same command continues.
+    """
+    from vitrail.cli.comparison import run_benchmark
+
+    place = Path(out or Path("runs") / f"benchmark-{data.replace(':', '-')}")
+    try:
+        run_benchmark(
+            method, data, _epsilons(epsilon), _seeds(seeds), place, preset, parse_overrides(overrides), images
+        )
+    except KeyboardInterrupt:
+        typer.echo("\nInterrupted; all finished rounds are saved. The same command continues.", err=True)
+        raise typer.Exit(130) from None
+
+
+def _epsilons(text: str) -> list[float | None]:
+    try:
+        found = [None if word.strip() == "none" else float(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or len(set(found)) < len(found) or not all(e is None or 0 < e < float("inf") for e in found):
+        raise VitrailError(f"--epsilon {text}: give positive numbers separated by commas, such as 1,10, or none")
+    return found
+
+
+def _seeds(text: str) -> list[int]:
     try:
         given = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:

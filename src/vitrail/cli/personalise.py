@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
+
+from vitrail.cli.settings_arguments import parse_overrides
+from vitrail.utils.errors import VitrailError, printable
 
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="folder of a run that separates content and style, with its clients/")
+    str, Argument(metavar="RUN", help="folder of a run that separates content and style, with its clients/")
 ]
-ImageFiles = Annotated[list[str] | None, typer.Argument(metavar="[IMAGES]...", help="image files")]
+ImageFiles = Annotated[list[str] | None, Argument(metavar="[IMAGES]...", help="image files")]
 
 
 def probe(
     run: Run,
     identity: Annotated[
-        bool, typer.Option("--identity", help="probe the identity of the person instead (CelebA): top 1, 10 and 50")
+        bool, Option("--identity", help="probe the identity of the person instead (CelebA): top 1, 10 and 50")
     ] = False,
     positions: Annotated[
-        int, typer.Option(min=1, help="fit label probes on N x N positions of the feature map; 1: on its mean")
+        int, Option(min=1, help="fit label probes on N x N positions of the feature map; 1: on its mean")
     ] = 1,
-    out: Annotated[
-        str | None, typer.Option("-o", "--out", help="JSON file for the results, or PNG file for a chart")
-    ] = None,
+    out: Annotated[str | None, Option("-o", "--out", help="JSON file for the results, or PNG file for a chart")] = None,
 ) -> None:
     """Measure how well linear probes predict label and client from content and style features.
 
@@ -35,8 +38,7 @@ def probe(
     """
     from functools import partial
 
-    from vitrail.analysis.identity import probe_identities
-    from vitrail.analysis.probes import probe_run
+    from vitrail.analysis.probes import probe_identities, probe_run
 
     if identity:
         _measure(run, probe_identities, out, "identities.json")
@@ -49,11 +51,9 @@ def route(
     run: Run,
     images: ImageFiles = None,
     by: Annotated[
-        str, typer.Option(help="kind of confidence: typical (feature distance), scaled or plain (output of D)")
+        str, Option(help="kind of confidence: typical (feature distance), scaled or plain (output of D)")
     ] = "typical",
-    out: Annotated[
-        str | None, typer.Option("-o", "--out", help="without IMAGES: PNG file for the confusion matrix")
-    ] = None,
+    out: Annotated[str | None, Option("-o", "--out", help="without IMAGES: PNG file for the confusion matrix")] = None,
 ) -> None:
     """Assign images to the client whose style discriminator is most confident.
 
@@ -61,15 +61,12 @@ def route(
 
     `vitrail route runs/p -o routes.png` prints how often held-out images are routed to their own client.
     """
-    from pathlib import Path
-
     from rich.console import Console
 
     from vitrail.analysis.routing import BY, Router, draw_routes, measure_routing
     from vitrail.analysis.trained import load_run, read_images
     from vitrail.metrics.results_io import Column
-    from vitrail.report.evaluation_table import print_measures
-    from vitrail.utils.errors import VitrailError, printable
+    from vitrail.report.evaluation import print_measures
 
     if by not in BY:
         raise VitrailError(f"--by {by}: unknown kind of confidence; give one of {', '.join(BY)}")
@@ -89,16 +86,16 @@ def route(
 def restyle(
     run: Run,
     images: ImageFiles = None,
-    to: Annotated[str | None, typer.Option(help="client whose style is used; default: all, one row each")] = None,
+    to: Annotated[str | None, Option(help="client whose style is used; default: all, one row each")] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="measure whether content is preserved and the client hidden")
+        bool, Option("--measure", help="measure whether content is preserved and the client hidden")
     ] = False,
-    steps: Annotated[int, typer.Option(min=1, help="training steps of the maps from features to latents")] = 2000,
-    latent: Annotated[float, typer.Option(min=0, help="weight of the latents' error; 0: the paper's objective")] = 1.0,
-    label: Annotated[str | None, typer.Option(help="label of the images, if the run has labels")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the style")] = 0,
+    steps: Annotated[int, Option(min=1, help="training steps of the maps from features to latents")] = 2000,
+    latent: Annotated[float, Option(min=0, help="weight of the latents' error; 0: the paper's objective")] = 1.0,
+    label: Annotated[str | None, Option(help="label of the images, if the run has labels")] = None,
+    seed: Annotated[int, Option(min=0, help="seed of the style")] = 0,
     out: Annotated[
-        str, typer.Option("-o", "--out", help="PNG file to write: original images above, re-styled ones below")
+        str, Option("-o", "--out", help="PNG file to write: original images above, re-styled ones below")
     ] = "restyled.png",
 ) -> None:
     """Generate the content of IMAGES in the style of another client (PaDPaF, Algorithm 2).
@@ -116,27 +113,23 @@ def restyle(
 
 def adapt(
     run: Run,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings to change")] = None,
-    to: Annotated[str, typer.Option(help="new clients, as a partition by domains")] = "domains:new3",
-    rounds: Annotated[int, typer.Option(min=1, help="rounds of training on the new clients")] = 25,
-    scratch: Annotated[bool, typer.Option(help="also train the same from scratch, for comparison")] = True,
-    out: Annotated[str, typer.Option("-o", "--out", help="folder to write")] = "runs/adapted",
+    overrides: Annotated[list[str] | None, Argument(metavar="[KEY=VALUE]...", help="settings to change")] = None,
+    to: Annotated[str, Option(help="new clients, as a partition by domains")] = "domains:new3",
+    rounds: Annotated[int, Option(min=1, help="rounds of training on the new clients")] = 25,
+    scratch: Annotated[bool, Option(help="also train the same from scratch, for comparison")] = True,
+    out: Annotated[str, Option("-o", "--out", help="folder to write")] = "runs/adapted",
 ) -> None:
     """Continue a trained RUN on new clients and plot each client's Fréchet distance by round.
 
     `vitrail adapt runs/p -o runs/new` writes adaptation.png, adaptation.json and two runs into runs/new. After an
     interruption, the same command continues.
     """
-    from pathlib import Path
-
     from vitrail.analysis.adaptation import adapt as run_adaptation
     from vitrail.cli.progress import ProgressDisplay
-    from vitrail.experiment import settings as config
-    from vitrail.utils.errors import printable
 
     curves = run_adaptation(
         run, to, rounds, Path(out), scratch=scratch, watch=ProgressDisplay(),
-        overrides=dict(map(config.parse_override, overrides or [])),
+        overrides=parse_overrides(overrides),
     )  # fmt: skip
     for start, by_round in curves.items():
         for n, found in by_round.items():
@@ -146,13 +139,11 @@ def adapt(
 
 
 def _measure(run: str, measure: Any, out: str | None, name: str) -> None:
-    from pathlib import Path
-
     from rich.console import Console
 
     from vitrail.analysis.probes import draw_probes
     from vitrail.analysis.trained import load_run, save_measures
-    from vitrail.report.evaluation_table import print_measures
+    from vitrail.report.evaluation import print_measures
 
     console = Console(highlight=False)
     with Console(stderr=True).status("loading") as status:

@@ -6,34 +6,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
+
+from vitrail.cli.settings_arguments import parse_overrides
+from vitrail.utils.errors import VitrailError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def audit(
-    folder: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder")],
+    folder: Annotated[str, Argument(metavar="RUN", help="a run's folder")],
     attacks: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="separated by commas: canaries, membership, shadows, copies, inversion, eavesdroppers; default: all "
             "except shadows"
         ),
     ] = None,
-    canaries: Annotated[int, typer.Option(min=20, max=100_000, help="canaries, and attacked releases")] = 400,
-    shadows: Annotated[
-        int, typer.Option(min=0, max=256, help="small runs to train for the attack shadows; 0: none")
-    ] = 0,
-    n: Annotated[int, typer.Option("-n", "--number", min=100, max=100_000, help="samples of the model")] = 2000,
-    seconds: Annotated[float, typer.Option(min=1, help="about how long shadows and inversion may take each")] = 120.0,
+    canaries: Annotated[int, Option(min=20, max=100_000, help="canaries, and attacked releases")] = 400,
+    shadows: Annotated[int, Option(min=0, max=256, help="small runs to train for the attack shadows; 0: none")] = 0,
+    n: Annotated[int, Option("-n", "--number", min=100, max=100_000, help="samples of the model")] = 2000,
+    seconds: Annotated[float, Option(min=1, help="about how long shadows and inversion may take each")] = 120.0,
     r: Annotated[
-        str | None,
-        typer.Option(help="eavesdroppers: factors of the error in their first layer of G, by commas (0.5,0.9999)"),
+        str | None, Option(help="eavesdroppers: factors of the error in their first layer of G, by commas (0.5,0.9999)")
     ] = None,
-    users: Annotated[int, typer.Option(min=1, help="eavesdroppers: number of users that they attack")] = 3,
-    rounds: Annotated[int, typer.Option(min=0, help="eavesdroppers: number of rounds they receive; 0: all")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="seed of coins, canaries and samples")] = 0,
-    out: Annotated[str | None, typer.Option("-o", "--out", help="write the findings to this JSON file")] = None,
+    users: Annotated[int, Option(min=1, help="eavesdroppers: number of users that they attack")] = 3,
+    rounds: Annotated[int, Option(min=0, help="eavesdroppers: number of rounds they receive; 0: all")] = 0,
+    seed: Annotated[int, Option(min=0, help="seed of coins, canaries and samples")] = 0,
+    out: Annotated[str | None, Option("-o", "--out", help="write the findings to this JSON file")] = None,
 ) -> None:
     """Attack a RUN and compare the lower bound on ε that is found with the claimed upper bound.
 
@@ -52,7 +53,7 @@ def audit(
     from rich.console import Console
 
     from vitrail.auditing.audit_run import audit_run, write
-    from vitrail.auditing.tables import show
+    from vitrail.cli.audit_display import print_audit
     from vitrail.experiment.run_dir import RunDir
     from vitrail.report import write_report
 
@@ -72,7 +73,7 @@ def audit(
             seed=seed,
             tell=status.update,
         )
-    show(found, console)
+    print_audit(found, console)
     path = Path(out) if out else place.audit
     write(path, found)
     if not out:
@@ -92,8 +93,6 @@ def parse_factors(text: str | None) -> list[float]:
         >>> parse_factors("0.5, 0.9999")
         [0.5, 0.9999]
     """
-    from vitrail.utils.errors import VitrailError
-
     try:
         return [float(v) for v in text.split(",")] if text else []
     except ValueError:
@@ -101,12 +100,12 @@ def parse_factors(text: str | None) -> list[float]:
 
 
 def privacy(
-    what: Annotated[str, typer.Argument(metavar="METHOD|FILE.toml|RUN", help="a method, settings, or a run's folder")],
+    what: Annotated[str, Argument(metavar="METHOD|FILE.toml|RUN", help="a method, settings, or a run's folder")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings, as for `vitrail run`")
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="settings, as for `vitrail run`")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="with a RUN: the public key (64 hex digits) that must have signed its ledger")
+        str | None, Option(help="with a RUN: the public key (64 hex digits) that must have signed its ledger")
     ] = None,
 ) -> None:
     """Print the privacy claim of a run and its assumptions before it runs; or check the ledger of a finished RUN.
@@ -126,7 +125,7 @@ def privacy(
     if Path(what).is_dir():
         _show_ledger(console, Path(what), key)
     else:
-        _show_plan(console, what, overrides or [])
+        _show_plan(console, what, overrides)
 
 
 def _show_ledger(console: Console, folder: Path, key: str | None) -> None:
@@ -148,13 +147,13 @@ def _show_ledger(console: Console, folder: Path, key: str | None) -> None:
     _table(console, "\nthe ledger itself", [("signature", checked.signed), ("proves", checked.proves)])
 
 
-def _show_plan(console: Console, what: str, overrides: list[str]) -> None:
+def _show_plan(console: Console, what: str, overrides: list[str] | None) -> None:
     from vitrail.experiment import settings as config
     from vitrail.experiment.plan import prepare
+    from vitrail.experiment.run_ledger import opening_claim
     from vitrail.privacy.claim_rows import claim_rows, other_choices
-    from vitrail.privacy.run_ledger import opening_claim
 
-    plan = prepare(config.resolve(what, {"out": "-", **dict(map(config.parse_override, overrides))}))
+    plan = prepare(config.resolve(what, {"out": "-", **parse_overrides(overrides)}))
     found, method = opening_claim(plan), plan.method
     title = f"{what}: {plan.settings.rounds} rounds, {len(plan.clients)} clients of {plan.data.name}"
     _table(console, title, claim_rows(found))
@@ -170,8 +169,6 @@ def _show_plan(console: Console, what: str, overrides: list[str]) -> None:
 def _table(console: Console, title: str, rows: list[tuple[str, str]]) -> None:
     from rich.markup import escape
     from rich.table import Table
-
-    from vitrail.utils.errors import printable
 
     table = Table(title=escape(title), title_justify="left", box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)

@@ -9,23 +9,16 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from vitrail.engines.rounds import RoundResult
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.plan import Plan, feature_network
-from vitrail.experiment.run import Run
+from vitrail.experiment.run_dir import Run
+from vitrail.experiment.run_ledger import opening_claim
 from vitrail.nets.features import FEATURES
-from vitrail.privacy.run_ledger import opening_claim
 from vitrail.utils.errors import printable
-from vitrail.utils.quantities import number, size
+from vitrail.utils.quantities import number, plural, size
 
 
 class ProgressDisplay(Callback):
@@ -53,14 +46,15 @@ class ProgressDisplay(Callback):
 
     def on_run_start(self, plan: Plan, done: int) -> None:
         """Print what will run."""
-        s, p = plan.settings, plan.partition
+        s, p, most = plan.settings, plan.partition, plan.method.max_replies
         self.folder = plan.folder.path
         self.data_option = " --data DATA" if plan.deployed else ""  # the server does not know the nodes' data
-        held = sorted(len(i) for i in p.indices if len(i))
-        share = f" of {held[0]}{f' to {held[-1]}' if held[-1] != held[0] else ''} images" if held else ""
+        sizes = sorted(len(i) for i in p.indices if len(i))
+        share = f" of {sizes[0]}{f' to {sizes[-1]}' if sizes[-1] != sizes[0] else ''} images" if sizes else ""
         self.console.print(
             f"[bold]{s.method}[/bold] on {escape(printable(plan.data.name))}: {len(plan.clients)} clients "
             f"({escape(printable(p.spec))}){share}, {s.rounds} rounds, seed {s.seed}"
+            + (f", a client replies in at most {plural(most, 'round')}" if most < s.rounds else "")
             + (f", {len(p.server)} images on the server" if len(p.server) else "")
         )
         if psi := feature_network(s):
@@ -100,11 +94,13 @@ class ProgressDisplay(Callback):
         self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
         measured: dict[str, float] = {**outcome.metrics, **{k: row[k] for k in ("fd", "accuracy") if k in row}}
         metrics = " ".join(f"{k} {number(v)}" for k, v in measured.items())
-        news = f"{metrics}  up {size(self.up)}  down {size(self.down)}"
+        sent = f"up {size(self.up)}  down {size(self.down)}"
+        news = f"{metrics}  {sent}"
         self.progress.update(self.task, advance=1, news=news)
         if not self.console.is_terminal:
-            replies = f"{len(outcome.replied)}/{outcome.requested} clients" if outcome.requested else "server only"
-            self.console.print(f"round {outcome.round + 1}: {replies}  {news}  {row['seconds']:.1f} s", soft_wrap=True)
+            replies = f"{len(outcome.replied)}/{outcome.requested} clients  {news}"
+            text = replies if outcome.requested else f"server only  {metrics}"  # nothing is sent
+            self.console.print(f"round {outcome.round + 1}: {text}  {row['seconds']:.1f} s", soft_wrap=True)
         for client, reason in list(outcome.excluded.items())[:5]:
             self._warn(f"round {outcome.round + 1}: {printable(client)} excluded: {printable(reason)}")
         if len(outcome.excluded) > 5:
@@ -132,8 +128,8 @@ class ProgressDisplay(Callback):
         goal, sign = ("fd", 1) if drawn else ("accuracy", -1)
         best = min((row for row in run.rows if goal in row), key=lambda row: sign * row[goal], default=None)
         if best and (run.folder / "best.safetensors").exists():
-            kept = escape(str(run.folder / "best.safetensors"))
-            self.console.print(f"  best    {kept} (round {best['round'] + 1}, {goal} {number(best[goal])})")
+            path = escape(str(run.folder / "best.safetensors"))
+            self.console.print(f"  best    {path} (round {best['round'] + 1}, {goal} {number(best[goal])})")
         if drawn:
             self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")
         self.console.print(f"  report  {escape(str(run.folder / 'report.html'))}")

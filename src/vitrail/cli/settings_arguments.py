@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import click
-import typer
+from typer import Argument
 from typer.core import TyperCommand
 
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as `clients=10 rounds=20`."),
+    list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as `clients=10 rounds=20`.")
 ]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from vitrail.cli.settings_arguments import Overrides, parse_overrides
 
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
 
 def run(
     what: Annotated[
-        str,
-        typer.Argument(metavar="METHOD|FILE.toml", help="A method (see `vitrail list`) or a settings file."),
+        str, Argument(metavar="METHOD|FILE.toml", help="A method (see `vitrail list`) or a settings file.")
     ],
     overrides: Overrides = None,
 ) -> None:
@@ -39,10 +40,10 @@ def run(
 
 
 def resume(
-    folder: Annotated[str, typer.Argument(metavar="RUN", help="Folder of an interrupted run.")],
-    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes that train clients.")] = None,
+    folder: Annotated[str, Argument(metavar="RUN", help="Folder of an interrupted run.")],
+    workers: Annotated[int | None, Option(min=1, help="Number of processes that train clients.")] = None,
 ) -> None:
-    """Continue an interrupted run; the result has the same bits as without the interruption.
+    """Continue an interrupted run; the result is bitwise identical to an uninterrupted run's.
 
     `vitrail resume runs/prism-mnist5k-1`
     """
@@ -70,15 +71,12 @@ def _with_progress(work: Callable[[ProgressDisplay], object]) -> None:
 
 
 def partition(
-    out: Annotated[str, typer.Argument(metavar="OUT.png", help="Image file to write.")],
-    overrides: Overrides = None,
+    out: Annotated[str, Argument(metavar="OUT.png", help="Image file to write.")], overrides: Overrides = None
 ) -> None:
     """Draw how a partition distributes classes over clients, without training.
 
     `vitrail partition p.png data=mnist clients=20 partition=dirichlet:0.1 seed=3`
     """
-    from pathlib import Path
-
     from vitrail.data import plot_partition
     from vitrail.experiment import settings as config
     from vitrail.experiment.plan import prepare

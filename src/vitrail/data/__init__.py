@@ -35,23 +35,19 @@ __all__ = [
     "plot_partition",
 ]
 
-_WHERE = {
-    "PARTITIONS": "partitions",
-    "SOURCES": "sources",
-    "TRANSFORMS": "transforms",
-    "Dataset": "dataset",
-    "Images": "dataset",
-    "Partition": "partitions",
-    "PartitionRequest": "partition_request",
-    "ReadRequest": "read_request",
-    "plot_partition": "partition_plot",
-    "from_arrays": "from_python",
-    "from_torch": "from_python",
-    "load": "loading",
-    "parse_partition": "specs",
-    "parse_source": "specs",
-    "partition": "partitions",
+_MODULES = {
+    "dataset": ("Dataset", "Images"),
+    "from_python": ("from_arrays", "from_torch"),
+    "loading": ("load",),
+    "partition_plot": ("plot_partition",),
+    "partition_request": ("PartitionRequest",),
+    "partitions": ("PARTITIONS", "Partition", "partition"),
+    "read_request": ("ReadRequest",),
+    "sources": ("SOURCES",),
+    "specs": ("parse_partition", "parse_source"),
+    "transforms": ("TRANSFORMS",),
 }
+_WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

@@ -40,12 +40,8 @@ class Images:
 
     def take(self, indices: NDArray[np.int64]) -> Images:
         """Return the images at these positions, in this order."""
-
-        def pick(a: NDArray[Any] | None) -> Any:
-            return None if a is None else a[indices]
-
-        more = (pick(a) for a in (self.labels, self.attributes, self.groups, self.identities))
-        return Images(self.pixels[indices], *more)
+        taken: dict[str, Any] = {name: None if a is None else a[indices] for name, a in vars(self).items()}
+        return Images(**taken)
 
     def without_labels(self) -> Images:
         """Return the same images without labels."""

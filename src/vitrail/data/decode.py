@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from vitrail.data.arrays import as_bytes
+from vitrail.data.progress import show_progress
 from vitrail.data.resize import fit
 from vitrail.utils.errors import Malformed, VitrailError
 
+if TYPE_CHECKING:
+    from vitrail.data.read_request import ReadRequest
+
+File = tuple[str | IO[bytes], str]  # path or stream, and the name of the file in error messages
 # Accepted formats and file names; some of PIL's other formats run external programs or are not images.
 FORMATS = ("PNG", "JPEG", "JPEG2000", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 ENDINGS = (".png", ".jpg", ".jpeg", ".jp2", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
@@ -26,6 +30,15 @@ _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 def is_grey(image: Image.Image) -> bool:
     """Return whether an image has one channel, apart from alpha."""
     return image.mode in _GREY
+
+
+def all_grey(files: Iterable[File]) -> bool:
+    """Return whether all images have one channel; `files` are as in `decode_all`, and only their headers are read."""
+    for file, name in files:
+        with open_image(file, name) as image:
+            if not is_grey(image):
+                return False
+    return True
 
 
 @contextmanager
@@ -45,10 +58,7 @@ def open_image(file: str | IO[bytes], name: str) -> Iterator[Image.Image]:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file, formats=FORMATS) as image:
                 if image.width * image.height > PIXELS:
-                    raise Malformed(
-                        f"{name}: refused, too many pixels ({image.width} x {image.height}); at most {PIXELS:,} are "
-                        "read: make the image smaller first"
-                    )
+                    raise Image.DecompressionBombError(f"{image.width} x {image.height}")
                 yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise Malformed(
@@ -67,7 +77,11 @@ def planes(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
     image.load()  # the orientation may follow the pixels in the file
     upright = ImageOps.exif_transpose(image) if image.getexif().get(ExifTags.Base.Orientation, 1) != 1 else image
     if upright.mode in ("I", "F") or upright.mode.startswith("I;"):
-        return _deep(upright, grey, name)
+        values, depth = np.asarray(upright), "16" if upright.mode.startswith("I;16") else "more than 8"
+        raise Malformed(
+            f"{name}: grey values of {depth} bits (from {values.min()} to {values.max()}), expected 8; rescale all "
+            "images by the range of their device first, such as 12-bit values with np.uint8(values * (255 / 4095))"
+        )
     width, height = upright.size
     out = np.empty((1 if grey else 3, height, width), np.uint8)
     step = max(1, BAND // width)
@@ -81,15 +95,6 @@ def planes(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
             straight = band if band.mode == "RGB" else band.convert("RGBA").convert("RGB")
             out[:, top:bottom] = np.asarray(straight, np.uint8).transpose(2, 0, 1)
     return out
-
-
-def _deep(image: Image.Image, grey: bool, name: str) -> NDArray[np.uint8]:
-    """Scale a grey image of 16 bits to 8; others are refused, because their range is unknown."""
-    values = np.asarray(image)
-    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise Malformed(f"{name}: grey values from {values.min()} to {values.max()}, expected 8 or 16 bits")
-    plane = as_bytes(values.astype(np.uint16), name)[None]
-    return plane if grey else np.repeat(plane, 3, axis=0)
 
 
 def decode(file: str | IO[bytes], grey: bool, size: int, name: str) -> NDArray[np.uint8]:
@@ -110,3 +115,13 @@ def decode(file: str | IO[bytes], grey: bool, size: int, name: str) -> NDArray[n
     with open_image(file, name) as image:
         fitted: NDArray[np.uint8] = fit(planes(image, grey, name)[None], size)[0]
         return fitted
+
+
+def decode_all(files: Iterable[File], n: int, grey: bool, what: str, request: ReadRequest) -> NDArray[np.uint8]:
+    """Decode n image files to bytes (n, c, size, size); `what` describes the progress."""
+    out = np.empty((n, 1 if grey else 3, request.size, request.size), np.uint8)
+    with show_progress(request.progress) as show:
+        for i, (file, name) in enumerate(files):
+            out[i] = decode(file, grey, request.size, name)
+            show(what, i + 1, n)
+    return out

@@ -104,25 +104,15 @@ def _listed(dataset: Any, name: str, size: int) -> tuple[list[NDArray[np.uint8]]
         image = item
         if isinstance(item, tuple | list):
             image = item[0]
-            labels += [_plain(label) for label in item[1:2]]  # a TensorDataset without labels has (image,)
-        pixels.append(_image(image, size, f"{name}, image {i}"))
+            # A TensorDataset without labels has (image,); labels may be tensors.
+            labels += [label.tolist() if hasattr(label, "tolist") else label for label in item[1:2]]
+        where = f"{name}, image {i}"
+        if isinstance(image, Image.Image):
+            pixels.append(fit(planes(image, is_grey(image), where)[None], size)[0])
+        else:
+            pixels.append(as_images(np.asarray(image)[None], size, where)[0])
     if not pixels:
         raise VitrailError(f"data={name}: the data set is empty; give one with images")
     if labels and len(labels) != len(pixels):
         raise VitrailError(f"data={name}: only {len(labels)} of {len(pixels)} images have labels; give all or none")
     return pixels, labels or None
-
-
-def _plain(label: Any) -> Any:
-    """Convert a label from a tensor to a plain value."""
-    return label.tolist() if hasattr(label, "tolist") else label
-
-
-def _image(image: Any, size: int, where: str) -> NDArray[np.uint8]:
-    """Return one image as (c, size, size)."""
-    if isinstance(image, Image.Image):
-        batch = fit(planes(image, is_grey(image), where)[None], size)
-    else:
-        batch = as_images(np.asarray(image)[None], size, where)
-    one: NDArray[np.uint8] = batch[0]
-    return one

@@ -84,14 +84,8 @@ def _bars(ax: Any, totals: NDArray[np.int64]) -> None:
     few = len(totals) <= _LARGE
     ax.barh(range(len(totals)), totals, height=0.8, color="#4878a8")
     for i, total in enumerate(totals if len(totals) <= _SMALL else ()):
-        ax.text(
-            total,
-            i,
-            f" {total:,}" if total else " empty",
-            va="center",
-            fontsize=7 if few else 5,
-            color="black" if total else "firebrick",
-        )
+        text, ink = (f" {total:,}", "black") if total else (" empty", "firebrick")
+        ax.text(total, i, text, va="center", fontsize=7 if few else 5, color=ink)
     ax.set_xlim(0, max(1, totals.max()) * 1.3)
     ax.set_xlabel("images")
     ax.tick_params(axis="x", labelsize=7)

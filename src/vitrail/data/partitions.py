@@ -19,46 +19,29 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
     Partitioner = Callable[[PartitionRequest], Sequence[Indices] | Mapping[str, Indices]]
 
-_HERE = "vitrail.data.partition_schemes"
 OVERLAPPING = ("bootstrap", "attributes")  # an image may belong to several clients, or to none
+
+_SUMMARIES = {
+    "iid": "shuffled and divided evenly",
+    "bootstrap": "bootstrap:SHARE, each client draws SHARE of the training set with replacement (overlapping)",
+    "shards": "shards:N, sorted by label and cut into equal shards, N per client",
+    "dirichlet": "dirichlet:ALPHA[:ATTRIBUTE], each label (or attribute value) is divided by a Dirichlet draw; "
+    "a small ALPHA is uneven",
+    "classes": "classes:N, single-class shards, N of different classes per client (PS-FedGAN's Split-1/2/3); "
+    "classes:0-1,2-4,5-9, these class sets, one per client, 0+3-4 joins classes (PS-FedGAN's Setup-1)",
+    "skew": "skew:P, a fraction P of each class to one random client, the rest to the others",
+    "attribute": "attribute:NAME, half of the clients have the images with the attribute, the others those without",
+    "attributes": "attributes are divided among clients; a client has all images with one of its attributes "
+    "(overlapping)",
+    "folders": "one client per first-level sub-folder",
+    "domains": "domains:mnist8, divided evenly, and one transform per client is applied to its images (PaDPaF); "
+    "also cifar, new3 or a list such as domains:invert,blur; domains:mnist8:SHARE, each client has SHARE of the labels",
+}
 
 PARTITIONS: Registry[Partitioner] = Registry(
     "partition",
     "vitrail.partitions",
-    {
-        "iid": (f"{_HERE}:iid", "shuffled and divided evenly"),
-        "bootstrap": (
-            f"{_HERE}:bootstrap",
-            "bootstrap:SHARE, each client draws SHARE of the training set with replacement (overlapping)",
-        ),
-        "shards": (f"{_HERE}:shards", "shards:N, sorted by label and cut into equal shards, N per client"),
-        "dirichlet": (
-            f"{_HERE}:dirichlet",
-            "dirichlet:ALPHA[:ATTRIBUTE], each label (or attribute value) is divided by a Dirichlet draw; "
-            "a small ALPHA is uneven",
-        ),
-        "classes": (
-            f"{_HERE}:classes",
-            "classes:N, single-class shards, N of different classes per client (PS-FedGAN's Split-1/2/3); "
-            "classes:0-1,2-4,5-9, these class sets, one per client, 0+3-4 joins classes (PS-FedGAN's Setup-1)",
-        ),
-        "skew": (f"{_HERE}:skew", "skew:P, a fraction P of each class to one random client, the rest to the others"),
-        "attribute": (
-            f"{_HERE}:attribute",
-            "attribute:NAME, half of the clients have the images with the attribute, the others those without",
-        ),
-        "attributes": (
-            f"{_HERE}:attributes",
-            "attributes are divided among clients; a client has all images with one of its attributes (overlapping)",
-        ),
-        "folders": (f"{_HERE}:folders", "one client per first-level sub-folder"),
-        "domains": (
-            f"{_HERE}:domains",
-            "domains:mnist8, divided evenly, and one transform per client is applied to its images (PaDPaF); "
-            "also cifar, new3 or a list such as domains:invert,blur; domains:mnist8:SHARE, each client has SHARE of "
-            "the labels",
-        ),
-    },
+    {name: (f"vitrail.data.partition_schemes:{name}", summary) for name, summary in _SUMMARIES.items()},
 )
 """Partitions by name. A partition is a function that takes a `PartitionRequest` and returns, for each client, an array
 of positions in the training set: a list, or a dictionary by the clients' names.

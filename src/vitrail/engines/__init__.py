@@ -1,5 +1,5 @@
 """Engines carry a method's messages between server and clients.
 
-server.py runs rounds on any engine; client.py answers requests; simulation.py and flower/ are the engines. Secure
-aggregation (secagg/) and signatures (signing/) work on top of either.
+rounds.py and async_rounds.py run rounds on any engine; client.py answers requests; simulation.py and flower/ are the
+engines. Secure aggregation (secagg/) and signatures (signing/) work on top of either.
 """

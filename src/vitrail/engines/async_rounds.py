@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitrail.engines.federation import Ask, Federation, OnProgress, OnStart, RoundResult
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
 from vitrail.engines.requests import RequestBuilder
-from vitrail.engines.rounds import accept_reply, collect_reply, finish_round
-from vitrail.engines.sums import FixedPointSum
+from vitrail.engines.rounds import RoundInProgress, run_round
 from vitrail.methods.base import Method
 from vitrail.utils.rng import Rng
 from vitrail.wire.message import Kind
@@ -26,7 +25,7 @@ from vitrail.wire.message import Kind
 MAX_JOURNAL = 2**30  # bytes of a journal after which no further round starts before the next checkpoint
 
 
-def run_async_rounds(
+def run_rounds(
     method: Method,
     fed: Federation,
     run: bytes,
@@ -40,62 +39,81 @@ def run_async_rounds(
     on_progress: OnProgress = lambda _: None,
     on_start: OnStart = lambda *_: None,
 ) -> Iterator[tuple[RoundResult, Federation | None]]:
-    """Run asynchronous rounds of a method that allows them; arguments and results are those of `server.run_rounds`.
+    """Run rounds up to the next point at which the federation can be saved.
 
-    Rounds stop before `until` if the journal is full, a round is discarded, or the method's asynchronous rounds end.
+    This is one round, or several where the method allows asynchronous rounds (`Method.num_async_rounds`). The result
+    is the same to the bit.
+
+    Args:
+        method: The method.
+        fed: The federation before the first of these rounds.
+        run: Id of the run.
+        select: Returns the clients selected for a round.
+        until: Number of rounds after which to stop at the latest, counted from the start of the run.
+        send: The engine that carries messages.
+        rng: Random stream of the run.
+        journal: Replies since the last checkpoint; the caller clears it after saving the federation.
+        quorum: Smallest number of replies for which a round is not discarded.
+        on_progress: Called after each reply.
+        on_start: Called before the requests of each round with its number and participants.
+
+    Yields:
+        The result of each round; with the last of them the federation after it, else None.
     """
-    rounds = _AsyncRounds(
-        method, fed, run, select, min(until, method.num_async_rounds), rng, journal, quorum, on_progress, on_start
+    relays = any(d.how == "relay" for d in method.reply_spec().values())
+    dependent = method.task.secagg_threshold or relays or method.needs_ack
+    if not dependent and min(until, method.num_async_rounds) - fed.round >= 2:
+        yield from AsyncRounds(method, fed, run, select, until, send, rng, journal, quorum, on_progress, on_start)
+        return
+    after, result = run_round(
+        method, fed, run, select(fed.round), send, rng, quorum=quorum, on_progress=on_progress, on_start=on_start
     )
-    for client, answer in send(rounds.requests()):
-        rounds.receive(client, answer)
-        yield from rounds.finished()
-    yield from rounds.finished()
+    yield result, after
 
 
 @dataclass
-class _Round:
-    """A round that has started and is not finished."""
+class AsyncRounds:
+    """Asynchronous rounds of a method that allows them: iterate to run them.
 
-    participants: Sequence[str]
-    waiting: set[str]  # participants that have not replied
-    result: RoundResult
-    total: FixedPointSum
+    Arguments and results are those of `run_rounds`. Rounds stop before `until` if the journal is full, a round
+    is discarded, or the method's asynchronous rounds end.
+    """
 
+    method: Method
+    fed: Federation  # after the last finished round, with the replies of later ones in the server's state
+    run: bytes
+    select: Callable[[int], Sequence[str]]
+    until: int
+    send: Ask
+    rng: Rng
+    journal: Journal
+    quorum: int = 1
+    on_progress: OnProgress = lambda _: None
+    on_start: OnStart = lambda *_: None
 
-class _AsyncRounds:
-    """The position of each client, and the rounds in progress."""
-
-    def __init__(
-        self,
-        method: Method,
-        fed: Federation,
-        run: bytes,
-        select: Callable[[int], Sequence[str]],
-        until: int,
-        rng: Rng,
-        journal: Journal,
-        quorum: int,
-        on_progress: OnProgress,
-        on_start: OnStart,
-    ) -> None:
-        self.method, self.run, self.select, self.until, self.rng = method, run, select, until, rng
-        self.journal, self.quorum, self.on_progress, self.on_start = journal, quorum, on_progress, on_start
-        self.declared = method.reply_spec()
-        self.server, self.known, self.counted = fed.server, set(fed.known), fed.counted
-        self.rounds: dict[int, _Round] = {}
-        self.next_finish = self.next_start = fed.round
+    def __post_init__(self) -> None:
+        self.until = min(self.until, self.method.num_async_rounds)
+        self.fed = replace(self.fed, known=set(self.fed.known))
+        self.next_start = self.fed.round
+        self.rounds: dict[int, RoundInProgress] = {}
+        self.waiting: dict[int, set[str]] = {}  # by round: participants that have not replied
         self.started: set[str] = set()  # clients that have a request since the last checkpoint, or in `ready`
         self.ready: deque[tuple[str, int, bool]] = deque()  # next requests: client, round, whether full
         self.pending: dict[str, tuple[int, bool, Path]] = {}  # requests in progress, and the journal file of the reply
+
+    def __iter__(self) -> Iterator[tuple[RoundResult, Federation | None]]:
+        for client, answer in self.send(self.requests()):
+            self.receive(client, answer)
+            yield from self.finished()
+        yield from self.finished()
 
     def requests(self) -> Iterator[tuple[str, bytes] | None]:
         """Yield the next request, or None to wait for a reply; requests with a reply in the journal are skipped."""
         while True:
             if self.ready:
                 client, t, full = self.ready.popleft()
-                now = Federation(t, self.server, self.known, counted=self.counted)
-                builder = RequestBuilder(self.method, self.server, now, self.run, self.rounds[t].result)
+                now = replace(self.fed, round=t)
+                builder = RequestBuilder(self.method, now.server, now, self.run, self.rounds[t].result)
                 ((_, request),) = builder.requests([client], full)
                 path = self.journal.path(client, request)
                 if (stored := self.journal.read(path)) is not None:
@@ -118,28 +136,20 @@ class _AsyncRounds:
 
     def finished(self) -> Iterator[tuple[RoundResult, Federation | None]]:
         """Finish rounds that have all replies, in order."""
-        while (current := self.rounds.get(self.next_finish)) is not None and not current.waiting:
-            t, sums = self.next_finish, current.total.sums(len(current.result.replied))
-            fed = Federation(t, self.server, self.known, counted=self.counted)
-            after, result = finish_round(
-                self.method, fed, self.server, current.participants, current.result, sums,
-                self.rng.child("server", t), self.quorum,
-            )  # fmt: skip
-            self.server, self.counted = after.server, after.counted
-            self.next_finish += 1
-            del self.rounds[t]
+        while (t := self.fed.round) in self.rounds and not self.waiting[t]:
+            rng = self.rng.child("server", t)
+            self.fed, result = self.rounds.pop(t).finish(self.fed, self.fed.server, rng, self.quorum)
             if result.void:  # the caller may want to stop
                 self.until = self.next_start
-            yield result, after if self.next_finish == self.until else None
+            yield result, self.fed if self.fed.round == self.until else None
 
     def _start_round(self) -> None:
         """Start the next round, and queue clients that have no request yet."""
         t = self.next_start
         rng = self.rng.child("server", t)
-        self.server, participants = self.method.start_round(self.server, self.select(t), rng.child("open"))
+        self.fed.server, participants = self.method.start_round(self.fed.server, self.select(t), rng.child("open"))
         self.on_start(t, participants)
-        total = FixedPointSum(self.declared, self.method.task.clients)
-        self.rounds[t] = _Round(participants, set(participants), RoundResult(t, requested=len(participants)), total)
+        self.rounds[t], self.waiting[t] = RoundInProgress(self.method, self.run, t, participants), set(participants)
         self.next_start += 1
         self.ready += [(client, t, False) for client in participants if client not in self.started]
         self.started |= set(participants)
@@ -149,16 +159,14 @@ class _AsyncRounds:
         if self.journal.size > MAX_JOURNAL:
             self.until = self.next_start
         current = self.rounds[t]
-        reply = collect_reply(answer, client, self.run, self.declared, self.server, current.result, full=full)
+        reply = current.collect(client, answer, self.fed.server, full=full)
         if reply is Kind.NEED_FULL:
             self.ready.append((client, t, True))
             return
-        if reply is not None:
-            received = accept_reply(self.method, self.server, client, reply, current.total, current.result)
-            if received is not None:
-                self.server = received
-                self.known.add(client)
-        current.waiting.remove(client)
+        if reply is not None and (received := current.accept(client, reply, self.fed.server)) is not None:
+            self.fed.server = received
+            self.fed.known.add(client)
+        self.waiting[t].remove(client)
         self.on_progress(current.result)
         self._queue_next(client, t + 1)
 
@@ -167,7 +175,7 @@ class _AsyncRounds:
         while t < self.until:
             if t == self.next_start:
                 self._start_round()
-            if t in self.rounds and client in self.rounds[t].waiting:
+            if client in self.waiting.get(t, ()):
                 self.ready.append((client, t, False))
                 return
             t += 1

@@ -15,25 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.data.dataset import Images
-from vitrail.engines.client_messages import encode_parts, reason_part
-from vitrail.engines.client_store import ClientStore, answers_in
-from vitrail.engines.owner_limits import OwnerLimits
+from vitrail.engines.client_store import ClientStore
+from vitrail.engines.replies import encode_parts, reason_part
 from vitrail.methods.base import Method, ServerMessage
 from vitrail.privacy.budget import Budget
+from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import operating_system, seeded
-from vitrail.privacy.policy import Policy
+from vitrail.privacy.policy import PUBLIC_REASON, Policy
 from vitrail.utils.errors import Malformed, Refused, VitrailError
 from vitrail.utils.keys import Key
 from vitrail.utils.paths import data_home
-from vitrail.utils.private_files import private_file
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire.message import NO_BASE, Header, Kind, Message, Part, decode, digest, encode
 
 if TYPE_CHECKING:
     from vitrail.engines.signing.server import ClientKeys
-
-__all__ = ["UNCOMPUTED", "Client", "private_file"]
 
 UNCOMPUTED = "its answer could not be computed; see its own log"  # all that the server is sent in deployment
 
@@ -81,22 +78,10 @@ class Client:
         return ClientStore(self.folder, self.name, self.run)
 
     @property
-    def limits(self) -> OwnerLimits:
-        """The owner's limits."""
-        return OwnerLimits(self.policy, self.budget)
-
-    @property
-    def path(self) -> Path:
-        """Path of the private file."""
-        return self.store.path
-
-    def private(self) -> State | None:
-        """Return the content of the private file, or None before the first round."""
-        return self.store.load()
-
-    def begin(self, state: State) -> None:
-        """Store an initial state in place of the one that `Method.client_init` would return."""
-        self.store.save_initial(state)
+    def mechanism(self) -> Mechanism | None:
+        """The method's mechanism, with the noise that counts under the policy."""
+        mechanism = self.method.mechanism
+        return self.policy.counted(mechanism) if self.policy and mechanism else mechanism
 
     def answer(self, request: bytes) -> bytes:
         """Answer a request.
@@ -111,38 +96,34 @@ class Client:
             message = decode(request)
         except Malformed as e:
             return self.refuse(f"the request is malformed: {e}")
-        h = message.header
         try:
             with self.store.lock() if self.shared_folder else nullcontext():
                 return self._answer(message, digest(request))
-        except Refused as e:
-            return self._failure(h.round, h.exchange, self._refusal(e))
-        except VitrailError as e:
-            return self._failure(h.round, h.exchange, self._without_paths(e))
         except Exception as e:  # the round must continue without this client
-            return self._failure(h.round, h.exchange, self._unexpected(e))
+            return self._failure(message.header, self._reason(e))
 
     def refuse(self, reason: str) -> bytes:
         """Return the answer to a request that cannot be read."""
-        return self._failure(0, 0, reason)
+        return self._failure(Header(Kind.REQUEST, self.run, 0, "server"), reason)
 
-    def _answer(self, message: Message, asked: bytes) -> bytes:
+    def _answer(self, message: Message, request: bytes) -> bytes:
         """Return the stored reply to a repeated request, refuse a replay, or compute a new reply."""
         h = message.header
         if h.kind is not Kind.REQUEST or h.run != self.run:
             raise Malformed("the request belongs to another run")
         stored = self.store.load()
-        answered, unfinished = answers_in(stored, h.round)
+        this_round = stored if stored and stored["round"] == h.round else {"answered": []}
+        answered, unfinished = this_round["answered"], this_round.get("begun")
         for earlier in answered:
-            if earlier["asked"] == asked:
+            if earlier["asked"] == request:
                 reply: bytes = earlier["reply"]
                 return reply
-        mark = {"exchange": h.exchange, "asked": asked}
+        mark = {"exchange": h.exchange, "asked": request}
         again = unfinished == mark  # killed before its reply was stored, so no reply was sent
         last = max((one["exchange"] for one in (*answered, unfinished) if one), default=-1)
         lacks = h.base not in (NO_BASE, stored["holds"] if stored else NO_BASE)
         if lacks and (stored is None or h.round >= stored["round"]):  # also if it replied to the full state before
-            return self._encode(Kind.NEED_FULL, h.round, h.exchange)
+            return self._encode(Kind.NEED_FULL, h)
         if stored is not None and not again and (h.round < stored["round"] or h.exchange <= last):
             raise Malformed(f"round {h.round} was answered before, to another request: a replay is refused")
         if self.policy is not None:
@@ -163,7 +144,7 @@ class Client:
                 parts = self._secure(message, tree, rng, mark, again)
             else:
                 parts = self._train(message, tree, rng.child(h.round, h.exchange), mark, again, h.exchange)
-            reply = self._encode(Kind.REPLY, h.round, h.exchange, parts)
+            reply = self._encode(Kind.REPLY, h, parts)
             self.store.save({**tree, "begun": None, "answered": [*answered, {**mark, "reply": reply}]})
         except Exception as e:
             if tree["begun"] is None:
@@ -220,11 +201,19 @@ class Client:
         Raises:
             Refused: The owner's policy or budget allows no further answer.
         """
+        if self.policy is not None:
+            self.policy.check(self.method, tree.get("given", 0) - again)  # a server may request more than planned
+        mechanism, budget = self.mechanism, self.budget
+        repeats = mechanism is not None and mechanism.once and tree["trained"]
+        if mechanism is not None and mechanism.once and tree.get("failed") and not repeats:
+            raise Refused("its one release of this run failed; a second would draw new noise", PUBLIC_REASON)
         request = digest(self.run, self.name, mark["asked"]).hex()
-        spends = self.limits.check(self.method, tree, request, again)
-        data = self._images()
-        if spends:
-            self.limits.charge(self.method, self.run, tree["round"], request)
+        if budget is None or repeats or again or budget.has(request):
+            data = self._images()
+        else:
+            budget.check(mechanism)
+            data = self._images()
+            budget.charge(mechanism, self.run, tree["round"], request)  # a failure is an answer, too
         tree["given"] = tree.get("given", 0) - again + 1
         if self.records_requests:
             self.store.save({**tree, "begun": mark})
@@ -243,10 +232,7 @@ class Client:
         Images were read: in deployment the reason stays with the owner, because it may depend on them.
         """
         deployed = self.shared_folder or self.log is not None
-        reason = UNCOMPUTED
-        if not deployed:
-            reason = self._without_paths(e) if isinstance(e, VitrailError) else self._unexpected(e)
-        reply = self._failure(h.round, h.exchange, reason)
+        reply = self._failure(h, UNCOMPUTED if deployed else self._reason(e))
         tree = self.store.load()  # the state before training, which may have changed arrays in place
         assert tree is not None  # noqa: S101  _admit stored it
         failed, answered = tree.get("failed", 0) + 1, [*tree["answered"], {**mark, "reply": reply}]
@@ -257,27 +243,24 @@ class Client:
             self.log(f"its answer to round {h.round} could not be computed: {type(e).__name__}: {e}")
         return reply
 
-    def _refusal(self, e: Refused) -> str:
-        """What the server is sent of an owner's refusal; in deployment only its category."""
-        if self.log is None:
-            return self._without_paths(e)
-        self.log(str(e))
-        return e.public
+    def _reason(self, e: Exception) -> str:
+        """What the server is sent of an error: no paths of this machine, and of an owner's refusal its category only.
 
-    def _unexpected(self, e: Exception) -> str:
-        """What the server is sent of an unexpected error; its text may contain private data."""
-        self.store.save_error(traceback.format_exc())
-        return f"{type(e).__name__}; details are in the client's own folder"
-
-    def _without_paths(self, e: VitrailError) -> str:
-        """An error's text without this machine's paths."""
+        The text of an unexpected error may contain private data; it stays in the client's folder.
+        """
+        if isinstance(e, Refused) and self.log is not None:
+            self.log(str(e))
+            return e.public
+        if not isinstance(e, VitrailError):
+            self.store.save_error(traceback.format_exc())
+            return f"{type(e).__name__}; details are in the client's own folder"
         text = str(e)
         for place in (self.folder, data_home()):
             text = text.replace(f"{place}/", "")
         return text
 
-    def _failure(self, round_: int, exchange: int, reason: str) -> bytes:
-        return self._encode(Kind.FAILED, round_, exchange, (reason_part(reason),))
+    def _failure(self, request: Header, reason: str) -> bytes:
+        return self._encode(Kind.FAILED, request, (reason_part(reason),))
 
-    def _encode(self, kind: Kind, round_: int, exchange: int, parts: tuple[Part, ...] = ()) -> bytes:
-        return encode(Message(Header(kind, self.run, round_, self.name, exchange), parts))
+    def _encode(self, kind: Kind, request: Header, parts: tuple[Part, ...] = ()) -> bytes:
+        return encode(Message(Header(kind, self.run, request.round, self.name, request.exchange), parts))

@@ -9,7 +9,7 @@ from pathlib import Path
 from vitrail.utils import state as store
 from vitrail.utils.atomic import file_lock, write_atomically
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.private_files import private_file
+from vitrail.utils.paths import private_file
 from vitrail.utils.state import State
 from vitrail.wire.message import NO_BASE
 
@@ -63,10 +63,3 @@ class ClientStore:
     def lock(self) -> AbstractContextManager[None]:
         """Wait until no other process answers for this client."""
         return file_lock(self.folder / ".lock")
-
-
-def answers_in(stored: State | None, round_: int) -> tuple[list[State], State | None]:
-    """Return the answers stored for a round, and the request of this round that was started but not answered."""
-    if stored is None or stored["round"] != round_:
-        return [], None
-    return stored["answered"], stored.get("begun")

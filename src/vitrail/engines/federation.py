@@ -1,14 +1,18 @@
-"""State of the server between rounds, the result of a round, and the interface of an engine."""
+"""State of the server between rounds, the result of a round, relays between clients, and the interface of an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from vitrail.engines.relays import Relay
 from vitrail.engines.replies import Failure
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
+from vitrail.wire.message import Part
+
+Relay = dict[str, Any]  # a part on its way from a client to another, as a state tree
 
 
 @dataclass
@@ -31,8 +35,8 @@ class RoundResult:
 
     round: int
     requested: int = 0
-    down: dict[str, int] = field(default_factory=dict)
-    up: dict[str, int] = field(default_factory=dict)
+    down: Counter[str] = field(default_factory=Counter)
+    up: Counter[str] = field(default_factory=Counter)
     replied: list[str] = field(default_factory=list)
     excluded: dict[str, str] = field(default_factory=dict)
     outliers: dict[str, str] = field(default_factory=dict)
@@ -41,19 +45,16 @@ class RoundResult:
     floats_down: int = 0
     void: str = ""
 
-    def count_down(self, client: str, size: int) -> None:
-        """Count bytes sent to a client."""
-        self.down[client] = self.down.get(client, 0) + size
-
     def count_up(self, client: str, reply: bytes | Failure) -> None:
         """Count the bytes of a client's reply."""
-        self.up[client] = self.up.get(client, 0) + (len(reply) if isinstance(reply, bytes) else 0)
+        self.up[client] += len(reply) if isinstance(reply, bytes) else 0
 
 
 Ask = Callable[[Iterable[tuple[str, bytes] | None]], Iterator[tuple[str, bytes | Failure]]]
 """An engine: takes (client, request) pairs lazily, yields (client, reply or Failure) in the order of arrival.
 
-None among the requests means that there is no further request before another reply has arrived.
+None among the requests means that there is no further request before another reply has arrived; it is not sent while
+no request is in progress.
 """
 OnProgress = Callable[[RoundResult], None]  # called after each reply with the result so far
 OnStart = Callable[[int, Sequence[str]], None]  # called before the requests of a round with its clients
@@ -82,6 +83,12 @@ class Federation:
         known, counted = sorted(self.known), dict(sorted(self.counted.items()))
         return {"round": self.round, "server": self.server, "known": known, "relays": self.relays, "counted": counted}
 
+    def undelivered(self, new: list[Relay], replied: Collection[str]) -> list[Relay]:
+        """Return new relays, and old ones whose recipient has not replied and that no new one replaces."""
+        newer = {(r["from"], r["to"], r["name"]) for r in new}
+        waiting = [r for r in self.relays if r["to"] not in replied and (r["from"], r["to"], r["name"]) not in newer]
+        return sorted(waiting + new, key=lambda r: (r["to"], r["from"], r["name"]))
+
     @staticmethod
     def from_tree(tree: State) -> Federation:
         """Restore a federation from a saved state tree."""
@@ -107,3 +114,17 @@ def select_clients(clients: Sequence[str], per_round: int, rng: Rng) -> list[str
         return list(clients)
     drawn = rng.numpy().choice(len(clients), per_round, replace=False)
     return [clients[i] for i in sorted(drawn)]
+
+
+def relays_of(client: str, parts: Iterable[Part], recipients: Collection[str]) -> list[Relay]:
+    """Return the parts of a reply that are for other clients; parts for unknown clients are dropped."""
+    return [
+        {"from": client, "to": p.peer, "name": p.name, "codec": p.codec, "shape": list(p.shape), "payload": p.payload}
+        for p in parts
+        if p.peer in recipients
+    ]
+
+
+def as_part(relay: Relay) -> Part:
+    """Return a relay as the part that its recipient gets: `peer` is the sender."""
+    return Part(relay["name"], relay["codec"], tuple(relay["shape"]), relay["payload"], relay["from"])

@@ -1,4 +1,4 @@
-"""Replies of clients: each part is checked against the method's `reply_spec` before it is used."""
+"""Replies of clients: each part is checked against the method's `reply_spec` before it is sent or used."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitrail.methods.base import PartSpec
-from vitrail.utils.errors import Malformed, printable, reason_of
+from vitrail.methods.base import PartSpec, Reply
+from vitrail.utils.errors import Malformed, VitrailError, printable, reason_of
 from vitrail.utils.state import State
 from vitrail.wire.codecs import Array
-from vitrail.wire.message import LONGEST_REASON, Kind, Part, decode
+from vitrail.wire.message import LONGEST_REASON, Kind, Part, decode, make_part
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,41 @@ class CheckedPart:
 
 
 _DECODE_LATER: Array = np.empty(0)  # placeholder for an array that is decoded again when it is needed
+
+
+def encode_parts(reply: Reply, declared: Mapping[str, PartSpec]) -> tuple[Part, ...]:
+    """Encode a method's reply.
+
+    Args:
+        reply: What `Method.client_round` returned.
+        declared: The method's `reply_spec`.
+
+    Returns:
+        The parts. Values of `metric.*` are clipped to their range, because a diverging loss is no reason to exclude a
+        client.
+
+    Raises:
+        VitrailError: A part is not declared, or cannot be encoded as declared.
+    """
+    named = [(name, "", a) for name, a in reply.parts.items()]
+    named += [(name, to, a) for (to, name), a in reply.relay.items()]
+    parts = []
+    for name, to, array in named:
+        if name not in declared or (declared[name].how == "relay") != bool(to):
+            raise VitrailError(f"part {name!r} is not declared by the method, so it does not leave the client")
+        if name.startswith("metric."):
+            limit = declared[name].limit
+            array = np.nan_to_num(np.asarray(array), nan=limit).clip(-limit, limit)  # noqa: PLW2901
+        try:
+            parts.append(make_part(name, declared[name].codec, np.asarray(array), to))
+        except VitrailError as e:
+            raise VitrailError(f"its part {name!r} cannot be sent: {e}") from e
+    return tuple(parts)
+
+
+def reason_part(reason: str) -> Part:
+    """Encode the reason of a failure."""
+    return make_part("reason", "bytes", np.frombuffer(reason.encode()[:LONGEST_REASON], np.uint8))
 
 
 def read_reply(
@@ -93,7 +128,9 @@ def _check(part: Part, declared: Mapping[str, PartSpec], server: State) -> Array
     if len(part.payload) > d.most_bytes:
         raise Malformed(f"part {part.name!r} has {len(part.payload):,} bytes; at most {d.most_bytes:,} are accepted")
     if part.codec != d.codec or not d.has_shape(part.shape):
-        raise Malformed(f"part {part.name!r} is {_format(part.shape, part.codec)}, declared is {_declared(d)}")
+        shape = (d.size,) if len(d.shape) == 1 and d.unpack is None else d.shape
+        found, expected = _format(part.shape, part.codec), _format(shape, d.codec)
+        raise Malformed(f"part {part.name!r} is {found}, declared is {expected}")
     a = part.array()
     if d.unpack is not None:
         a = d.unpack(server, a)
@@ -106,10 +143,6 @@ def _check(part: Part, declared: Mapping[str, PartSpec], server: State) -> Array
         worst = low if low < least else high
         raise Malformed(f"part {part.name!r} has the value {worst:.3g}, outside {least:g} to {d.limit:g}")
     return a
-
-
-def _declared(d: PartSpec) -> str:
-    return _format((d.size,) if len(d.shape) == 1 and d.unpack is None else d.shape, d.codec)
 
 
 def _format(shape: tuple[int | None, ...], codec: str) -> str:
@@ -141,8 +174,3 @@ class OrderedReplies:
             ready = self.waiting.pop(name)
             if ready is not None:
                 yield name, ready
-
-
-def each_of(reply: Iterable[CheckedPart], declared: Mapping[str, PartSpec]) -> dict[str, Array]:
-    """Return the `each` parts of a reply, for `Method.receive`."""
-    return {p.part.name: p.part.array() for p in reply if declared[p.part.name].how == "each"}

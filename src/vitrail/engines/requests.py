@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from vitrail.engines.federation import Federation, RoundResult
-from vitrail.engines.relays import as_part
+from vitrail.engines.federation import Federation, RoundResult, as_part
 from vitrail.methods.base import LAST_COUNTED, Method
 from vitrail.utils.state import State
 from vitrail.wire.codecs import Array
@@ -49,7 +48,7 @@ class RequestBuilder:
             message = Message(header, (*parts, *extra(client)))
             if last is None or not _equal(last[0], message):
                 last = message, encode(message)
-            self.result.count_down(client, len(last[1]))
+            self.result.down[client] += len(last[1])
             self.result.floats_down += sum(4 * out.numbers.get(p.name, math.prod(p.shape)) for p in parts)
             yield client, last[1]
 

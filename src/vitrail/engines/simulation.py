@@ -101,27 +101,22 @@ class SimulationEngine:
                 yield client, failure or self.clients.client(client, self.train).answer(request)
 
     def _ask_workers(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
-        todo, exhausted = iter(requests), False
+        todo = iter(requests)
         retries: deque[tuple[str, bytes]] = deque()
         retried: set[tuple[str, bytes]] = set()
         busy: dict[Connection, Worker] = {}
         idle = list(self.pool)
-        while busy or retries or not exhausted:
-            while idle and (retries or not exhausted):
-                try:
-                    request = retries.popleft() if retries else next(todo)
-                except StopIteration:
-                    exhausted = True
-                    break
-                if request is None:
-                    break
+        while True:
+            while idle and (request := retries.popleft() if retries else next(todo, None)):
                 if failure := self._dropped(*request):
                     yield request[0], failure
                     continue
                 worker = idle.pop()
                 worker.send(*request)
                 busy[worker.pipe] = worker
-            for pipe in wait(list(busy)) if busy else ():
+            if not busy:
+                return
+            for pipe in wait(list(busy)):
                 worker = busy.pop(pipe)  # type: ignore[call-overload]
                 job, answer = worker.job, worker.receive()
                 if isinstance(answer, Failure):  # the process died: replace it, and retry the request once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
@@ -34,7 +35,7 @@ class Worker:
         context = process_context()
         near, far = context.Pipe()
         self.pipe: Connection = near
-        self.process = context.Process(target=_work, args=(far, clients, shared), daemon=True)
+        self.process = context.Process(target=_work, args=(far, dict(os.environ), clients, shared), daemon=True)
         with _hidden_main():
             self.process.start()
         far.close()
@@ -100,8 +101,9 @@ def _hidden_main() -> Iterator[None]:
         vars(main).update(hidden)
 
 
-def _work(pipe: Connection, clients: SimulatedClients, shared: Shared) -> None:
+def _work(pipe: Connection, environment: dict[str, str], clients: SimulatedClients, shared: Shared) -> None:
     """Answer requests until the pipe is closed."""
+    os.environ.update(environment)  # the fork server has the environment of its own start
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     train = Images(**{name: _open(value) for name, value in shared.items()})
     with one_thread(), contextlib.suppress(EOFError, OSError):

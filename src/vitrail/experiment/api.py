@@ -11,8 +11,11 @@ from vitrail.experiment.callbacks import Callback, build_callbacks
 from vitrail.experiment.compare import Entry, EvalConfig, entries
 from vitrail.experiment.compare import compare as run_comparison
 from vitrail.experiment.evaluate import evaluate_stored
-from vitrail.experiment.run import Run
+from vitrail.experiment.plugins import describe_method, name_classes
+from vitrail.experiment.run_dir import Run
+from vitrail.methods.base import BaseMethod
 from vitrail.metrics.measure import Measure
+from vitrail.utils.errors import VitrailError
 
 
 def evaluate(
@@ -38,7 +41,7 @@ def evaluate(
 
 
 def compare(
-    methods: Sequence[str],
+    methods: Sequence[str | type[BaseMethod]],
     *,
     out: str | Path,
     seeds: Sequence[int] = (0,),
@@ -52,18 +55,22 @@ def compare(
     Runs that are already in `out` are not repeated, and interrupted ones are continued.
 
     Args:
-        methods: Names of methods, or settings files; each `[[runs]]` of a file is one entry.
+        methods: Names of methods, classes that derive from `vitrail.BaseMethod`, or settings files; each `[[runs]]` of
+            a file is one entry.
         out: Folder of the comparison.
         seeds: One run per method and seed.
         metrics: Names of metrics; default: those of `vitrail compare`.
         n: Number of images to generate for each model.
         callbacks: Objects that follow every run, or names of registered callbacks.
-        **settings: Settings of all runs, such as clients=4.
+        **settings: Settings of all runs, such as clients=4; a class where `vitrail.train` accepts one.
 
     Returns:
-        One entry per method: `name`, the folders in `runs`, the metrics of each seed in `found`, errors in `failed`.
+        One entry per method: its `name`, and per seed the folder in `runs` and the measures in `found`; `failed` has
+        the errors.
     """
-    found = entries(methods, settings)
+    if given := [m for m in methods if isinstance(m, BaseMethod)]:
+        raise VitrailError(f"{type(given[0]).__name__}(...) is an object; give its class, and settings by name")
+    found = entries([describe_method(m)[0] for m in methods], name_classes(settings))
     config = EvalConfig(n=n) if metrics is None else EvalConfig(n=n, families=tuple(metrics))
     run_comparison(found, seeds, Path(out), config, lambda *_: build_callbacks(callbacks))
     return found

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vitrail.engines.robust import check_robust
 from vitrail.engines.secagg.server import check_secagg
-from vitrail.experiment.callbacks import CALLBACKS, callback_names
+from vitrail.engines.sums import check_robust
+from vitrail.experiment.callbacks import CALLBACKS, callback_names, check_tensorboard
 from vitrail.experiment.plugins import check_processes
-from vitrail.experiment.tensorboard import check_installed
 from vitrail.methods.registry import METHODS
 from vitrail.models.model_file import open_classifier, open_model
 from vitrail.utils.errors import Malformed, VitrailError
@@ -34,11 +33,11 @@ def check_plan(plan: Plan) -> None:
     for name in names:
         CALLBACKS[name]
     if s.tensorboard or "tensorboard" in names:
-        check_installed()
+        check_tensorboard()
     if s.engine == "flower":
-        from vitrail.engines.flower import check_installed as check_flower
+        from vitrail.engines.flower import check_installed
 
-        check_flower()
+        check_installed()
     check_processes(s)
     plan.method.reply_spec()  # fails if a network cannot be built for these images, or ε cannot be reached
     if s.aggregation != "mean":
@@ -53,10 +52,7 @@ def check_plan(plan: Plan) -> None:
 
 def _check_export(plan: Plan) -> None:
     """Refuse a method from outside the package whose models could not be stored and read again."""
-    held = plan.partition.server
-    data = plan.data.train.take(held) if len(held) else None
-    server = plan.method.server_init(Rng((plan.settings.seed,)).child("server", "init"), data, plan.start)
-    models = plan.method.export_models(server)
+    models = plan.method.export_models(plan.init_server())
     if not models.keys() & {"generator", "classifier"}:
         raise VitrailError(
             f"method={plan.settings.method}: export_models returns {sorted(models) or 'nothing'}; it must return a "

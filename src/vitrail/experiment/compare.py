@@ -12,13 +12,13 @@ from typing import Any
 from vitrail.data import load as load_data
 from vitrail.experiment import settings as config
 from vitrail.experiment.callbacks import Callback
-from vitrail.experiment.evaluate import evaluate_stored
-from vitrail.experiment.evaluate_clients import by_client, evaluate_clients
+from vitrail.experiment.evaluate import by_client, evaluate_clients, evaluate_stored
 from vitrail.experiment.plan import feature_network
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import FREE, Settings, to_dict
 from vitrail.experiment.train import resume, start_run
 from vitrail.methods import METHODS
+from vitrail.methods.base import UNSET_TASK
 from vitrail.metrics.evaluation import check_metrics
 from vitrail.metrics.extractors import choose_ruler, load_inception_extractor
 from vitrail.metrics.measure import Measure
@@ -31,14 +31,24 @@ FREELY = ("out", "seed")  # what a comparison sets itself
 
 @dataclass
 class Entry:
-    """One line of the comparison: its settings, and the results of every seed."""
+    """One line of the comparison: its settings, and the results of every seed.
+
+    Args:
+        name: Its name: the method's, or that of a file's [[runs]].
+        settings: The settings of all its runs.
+        where: The setting of [each] that it belongs to.
+        wanted: Whether it is run; otherwise only earlier results are shown.
+        runs: The folders of its finished runs, one per seed.
+        found: The measures of each of these runs, as `vitrail.evaluate` returns them.
+        failed: What failed, one text per seed.
+    """
 
     name: str
-    settings: Settings
-    where: str = ""  # the setting of [each] that it belongs to
-    wanted: bool = True  # otherwise it is not run, and only earlier results are shown
+    settings: Settings = field(repr=False)
+    where: str = ""
+    wanted: bool = True
     runs: list[Path] = field(default_factory=list)
-    found: list[list[Measure]] = field(default_factory=list)
+    found: list[list[Measure]] = field(default_factory=list, repr=False)
     failed: list[str] = field(default_factory=list)
 
 
@@ -83,7 +93,8 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*")
             found.append(Entry(line.name, config.resolve(line.values, {}), line.where, line in chosen))
         except VitrailError as e:
             if line in chosen:
-                raise VitrailError(f"{line.what}, {line.name}: {e}") from e
+                where = ", ".join(dict.fromkeys((line.what, line.name)))
+                raise VitrailError(f"{where}: {e}") from e
     return found
 
 
@@ -169,14 +180,15 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConf
     for entry in (e for e in found if e.wanted):
         if how.best and entry.settings.eval_every == 0:
             raise VitrailError(f"{entry.name}: eval_every=0 keeps no best round; leave --best out, or measure some")
-        if how.best and getattr(entry.settings, "privacy", "none") not in ("none", "paper"):
+        method = config.build_method(entry.settings, UNSET_TASK)
+        if how.best and method.privacy not in ("none", "paper"):  # "paper": noise without a proven ε
             raise VitrailError(
                 f"{entry.name}: a private run keeps no best round, because choosing it by held-out images is not "
                 "covered by its ε; leave --best out"
             )
         for seed in seeds:
             folder = place(entry, seed, out)
-            if folder.settings.exists() and (other := _other(entry.settings, seed, folder)):
+            if folder.settings.exists() and (other := changed_settings(entry.settings, seed, folder)):
                 raise VitrailError(
                     f"{folder.path} was run with another {', '.join(other)}; give another --out, or remove it"
                 )
@@ -187,7 +199,7 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConf
     return {data: choose_ruler(data, psis) for data, psis in against.items()} if "fd-vitrail" in families else {}
 
 
-def _other(wanted: Settings, seed: int, folder: RunDir) -> list[str]:
+def changed_settings(wanted: Settings, seed: int, folder: RunDir) -> list[str]:
     """Settings in which a stored run differs; those that do not change the result are ignored."""
     has = to_dict(config.resolve(str(folder.settings), {}))
     want = {**to_dict(wanted), "seed": seed}
@@ -210,7 +222,7 @@ def compare(
             settings = entry.settings.model_copy(update={"seed": seed, "out": str(folder.path)})
             there = folder.settings.exists()
             done = there and folder.model.exists() and len(folder.rows()) == settings.rounds
-            if not entry.wanted and not (done and not _other(entry.settings, seed, folder)):
+            if not entry.wanted and not (done and not changed_settings(entry.settings, seed, folder)):
                 continue
             try:
                 if not there:
@@ -224,30 +236,25 @@ def compare(
                 tell(f"failed: {entry.failed[-1]}")
 
 
-def _measure(folder: RunDir, evaluation: EvalConfig, ruler: str | None) -> list[Measure]:
+def _measure(folder: RunDir, how: EvalConfig, ruler: str | None) -> list[Measure]:
     """The results of a run's model: read if they were computed with the same options, otherwise computed."""
-    model = folder.best if evaluation.best else folder.model
+    model = folder.best if how.best else folder.model
     if not model.exists():
         raise VitrailError(
             f"{model} does not exist: a private run keeps no best round, nor does one with too few held-out images; "
             "leave --best out"
         )
-    kept = folder.path.with_suffix(".json")
-    how: dict[str, Any] = {
-        "families": list(evaluation.families),
-        "n": evaluation.n,
-        "fid_n": evaluation.fid_n,
-        "ruler": ruler,
-    }
-    known = read_measures(kept, model, how)
+    stored = folder.path.with_suffix(".json")
+    options: dict[str, Any] = {"families": list(how.families), "n": how.n, "fid_n": how.fid_n, "ruler": ruler}
+    known = read_measures(stored, model, options)
     if known is None:
         s = config.resolve(str(folder.settings), {})
         data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
-        _, columns = evaluate_stored(folder.path if model == folder.model else model, data, **how)
-        write_evaluation(kept, data, columns)
+        _, columns = evaluate_stored(folder.path if model == folder.model else model, data, **options)
+        write_evaluation(stored, data, columns)
         known = list(columns[0].measures)
-    if evaluation.clients:
-        data, columns = evaluate_clients(folder.path, kept=folder.by_client, **how)
+    if how.clients:
+        data, columns = evaluate_clients(folder.path, stored=folder.by_client, **options)
         write_evaluation(folder.by_client, data, columns)
         known = known + by_client(columns)
     return known

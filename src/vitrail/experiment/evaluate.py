@@ -1,27 +1,37 @@
-"""Evaluate a stored model, loaded from its file, on the data it was trained on or on other data."""
+"""Evaluate a stored model on its own or other data, and every client's personal generator on that client's domain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
+from urllib.parse import unquote
 
 from vitrail.data import load as load_data
 from vitrail.data.dataset import Dataset
 from vitrail.data.holdout import not_held_out
+from vitrail.data.specs import parse_partition
+from vitrail.data.transforms import transformed_test_images
 from vitrail.experiment import settings as config
+from vitrail.experiment.personal import load_of_client
 from vitrail.experiment.run_dir import RunDir, public_name
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import GIVEN, NODES
 from vitrail.metrics.evaluation import check_fits, check_metrics, evaluate, split_validation
 from vitrail.metrics.measure import Measure, with_note
 from vitrail.metrics.oracle import accuracy
-from vitrail.metrics.results_io import Column, file_digest
+from vitrail.metrics.results_io import Column, file_digest, read_measures
 from vitrail.models.model_file import Classifier, Generator, kind_of, load, load_classifier
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.paths import private_file
 
 ENSEMBLE = "mask ensemble (a new mask for each batch; not what is stored)"
+FAMILIES = ("fd-vitrail", "fid")  # metrics that need no labels and depend on the domain
+MEAN = "mean of clients"
+MEAN_BOUNDS = "bounds are the means of the clients' bounds, which assumes fully correlated errors"
 
 
 def evaluate_stored(
@@ -57,14 +67,12 @@ def evaluate_stored(
         raise VitrailError(f"{where}: --best and --ensemble are for a run's folder; give the folder, or leave them out")
     place = RunDir(where)
     files = {"stored model": place.model if run else where}
-    if best:
-        files["best round"] = place.best
-    if ensemble:
-        files[ENSEMBLE] = place.path / "ensemble.safetensors"
+    files |= {"best round": place.best} if best else {}
+    files |= {ENSEMBLE: place.path / "ensemble.safetensors"} if ensemble else {}
     models = {name: _load(place, name, path) for name, path in files.items()}
     found = data if isinstance(data, Dataset) else _data(where, next(iter(models.values())), data)
     chosen = None if families is None else check_metrics(families)
-    asked = {"families": chosen, **more}
+    options = {"families": chosen, **more}
     columns = []
     for name, model in models.items():
         tell(name)
@@ -80,13 +88,10 @@ def evaluate_stored(
         if public_name(found.name) == model.about.get("data"):
             measures = with_note(measures, not_held_out(found, model.about.get("split")))
         if not measures:
-            what = (
-                "made no classifier" if isinstance(model, Generator) else "is a classifier, which generates no images"
-            )
-            raise VitrailError(
-                f"{where}: it {what}, so {', '.join(chosen or [])} cannot be measured; leave --metrics out"
-            )
-        columns.append(Column(name, files[name].name, file_digest(files[name]), asked, measures))
+            did = "made no classifier" if isinstance(model, Generator) else "is a classifier, which generates no images"
+            named = ", ".join(chosen or [])
+            raise VitrailError(f"{where}: it {did}, so {named} cannot be measured; leave --metrics out")
+        columns.append(Column(name, files[name].name, file_digest(files[name]), options, measures))
     return found, columns
 
 
@@ -126,3 +131,74 @@ def _settings(where: Path, data: str) -> Settings | None:
         return None
     settings = config.resolve(str(place.settings), {})
     return settings if where.is_dir() or public_name(settings.data) == data else None
+
+
+def evaluate_clients(
+    run: str | Path,
+    *,
+    families: Sequence[str] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    stored: Path | None = None,
+    **more: Any,
+) -> tuple[Dataset, list[Column]]:
+    """Evaluate the generator that each client of a run uses.
+
+    Args:
+        run: The run's folder.
+        families: Metrics; only those in FAMILIES are computed.
+        tell: Called with the name of each client.
+        stored: A file of earlier results; those of the same model and options are read from it.
+        **more: Options of `vitrail.metrics.evaluation.evaluate`.
+
+    Returns:
+        The data, and one column of results per client.
+
+    Raises:
+        VitrailError: If the run is not finished, or no metric is left.
+    """
+    place = RunDir(Path(run))
+    if not place.settings.exists() or not place.model.exists():
+        raise VitrailError(f"{run}: --clients needs the folder of a finished run, with its clients/")
+    chosen = [f for f in families if f in FAMILIES] if families else ["fd-vitrail"]
+    if not chosen:
+        raise VitrailError(
+            f"--clients: use {' and '.join(FAMILIES)}, not {', '.join(families or [])}; name one of them"
+        )
+    s = config.resolve(str(place.settings), {})
+    data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
+    columns = []
+    for name, domain in _clients(place, s.partition).items():
+        tell(name)
+        file, options = private_file(place.clients, name), {"families": chosen, **more}
+        found = read_measures(stored, file, options) if stored else None
+        if found is None:
+            own = replace(data, test=transformed_test_images(data, domain, s.seed)) if domain else data
+            found = evaluate(load_of_client(run, name), own, families=chosen, tell=tell, **more)
+            found = with_note(found, not_held_out(data, place.split))
+        columns.append(Column(name, f"clients/{file.name}", file_digest(file), options, found))
+    return data, columns
+
+
+def _clients(place: RunDir, partition: str) -> dict[str, str]:
+    """The clients with private files, and their domains; empty: test images are used without a transform."""
+    domains = parse_partition(partition).domains
+    names = [unquote(p.stem) for p in sorted(place.clients.glob("*.safetensors"))]
+    if not names:
+        raise VitrailError(
+            f"{place.clients} has no private files, so no client has a personal generator; leave --clients out"
+        )
+    return {name: name for name in domains if name in names} or dict.fromkeys(names, "")
+
+
+def by_client(columns: Sequence[Column]) -> list[Measure]:
+    """Return one result per client and metric, such as `fd-vitrail of client zoom-in`, and the mean over clients."""
+    found = []
+    for measures in zip(*(c.measures for c in columns), strict=True):
+        first = measures[0]
+        if first.name not in FAMILIES:
+            continue
+        low, value, high = (mean(getattr(m, end) for m in measures) for end in ("low", "value", "high"))
+        note = "; ".join(filter(None, (first.note, MEAN_BOUNDS)))
+        found.append(replace(first, name=f"{first.name}, {MEAN}", value=value, low=low, high=high, note=note))
+        found += [replace(m, name=f"{m.name} of client {c.name}") for c, m in zip(columns, measures, strict=True)]
+    return found

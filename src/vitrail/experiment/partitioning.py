@@ -33,22 +33,16 @@ def partition_dataset(settings: Settings, data: Dataset) -> tuple[Dataset, Parti
 
 def apply_label_mode(settings: Settings, data: Dataset) -> tuple[Dataset, list[str]]:
     """Return the data, without labels if the run does not use them, and warnings about it."""
-    notes = _notes(settings, data)
+    notes = []
+    if data.groups and data.groups != data.classes and settings.partition != "folders":
+        notes.append(f"{len(data.groups)} first-level sub-folders are not used as clients; partition=folders does that")
+    if (brightest := int(data.train.pixels.max())) < 32:
+        notes.append(
+            f"the brightest of all pixels is {brightest} of 255, so images are nearly black; "
+            "12-bit values must be rescaled to the full range first"
+        )
     labelled = settings.labels == "auto" and data.train.labels is not None
     if labelled and settings.partition == "folders" and data.classes == data.groups:
         labelled = False
         notes.append("each sub-folder is a client, and none has sub-folders for labels: trained without labels")
     return (data if labelled else data.without_labels()), notes
-
-
-def _notes(s: Settings, data: Dataset) -> list[str]:
-    """Warnings about data that was probably meant differently."""
-    notes = []
-    if data.groups and data.groups != data.classes and s.partition != "folders":
-        notes.append(f"{len(data.groups)} first-level sub-folders are not used as clients; partition=folders does that")
-    if (brightest := int(data.train.pixels.max())) < 32:
-        notes.append(
-            f"the brightest of all pixels is {brightest} of 255, so images are nearly black; "
-            "12-bit values in 16-bit files must be rescaled to the full range first"
-        )
-    return notes

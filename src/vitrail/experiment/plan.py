@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from vitrail.data import from_torch
 from vitrail.data import load as load_data
@@ -26,6 +29,7 @@ from vitrail.utils import state as store
 from vitrail.utils.determinism import device_for
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import Key
+from vitrail.utils.rng import Rng
 from vitrail.wire.message import digest
 
 
@@ -89,6 +93,18 @@ class Plan:
         return notes
 
     @property
+    def has_copies(self) -> bool:
+        """Whether clients have some images more than once (bootstrap, attributes, perhaps partitions of plugins)."""
+        assigned = np.concatenate([*self.partition.indices])
+        return len(np.unique(assigned)) < len(assigned)
+
+    def init_server(self) -> store.State:
+        """Return the method's state before the first round; with `init_from`, from the last one of an earlier run."""
+        indices = self.partition.server
+        data = self.data.train.take(indices) if len(indices) else None
+        return self.method.server_init(Rng((self.settings.seed,)).child("server", "init"), data, self.start)
+
+    @property
     def empty(self) -> list[str]:
         """Clients without images."""
         return [name for name in self.partition.names if name not in set(self.clients)]
@@ -106,7 +122,7 @@ def prepare(settings: Settings, given: Any = None) -> Plan:
     """
     settings, data, shares = load_and_partition(settings, given)
     data, notes = apply_label_mode(settings, data)
-    clients = [name for name, held in zip(shares.names, shares.indices, strict=True) if len(held)]
+    clients = [name for name, indices in zip(shares.names, shares.indices, strict=True) if len(indices)]
     return assemble(settings, data, shares, clients, data.train.digest(), notes)
 
 
@@ -205,25 +221,23 @@ def feature_network(s: Settings) -> str:
     return config.build_method(s, UNSET_TASK).feature_network
 
 
-def _notes(method: Method, data: Dataset, shares: Partition, split: str, earlier: EarlierRun | None) -> list[str]:
+def _notes(method: Method, data: Dataset, shares: Partition, split: str, earlier: EarlierRun | None) -> Iterator[str]:
     """Warnings to show before the run starts."""
-    notes = []
     if psi := method.feature_network:
         load_features(psi)  # fails here, and not in every client, if its weights are missing
         if was_trained_on(psi, data.name):
-            notes.append(f"features={psi} were trained on this very data: no such run is private")
+            yield f"features={psi} were trained on this very data: no such run is private"
     if (mechanism := method.mechanism) is not None:
         units = len(shares.names) if mechanism.unit == "client" else sum(map(len, shares.indices))
         if method.delta * units >= 1:
-            notes.append(
+            yield (
                 f"delta={method.delta:g} is not below one over the {units:,} {mechanism.unit}s: a δ this large would "
                 "allow releasing one of them in full"
             )
     if doubt := not_held_out(data, split):
-        notes.append(f"metrics of this run: {doubt}")
+        yield f"metrics of this run: {doubt}"
     if mechanism is not None and earlier is not None and earlier.flaw:
-        notes.append(f"not private, whatever noise is added: {earlier.flaw}")
-    return notes
+        yield f"not private, whatever noise is added: {earlier.flaw}"
 
 
 def _trained_against(s: Settings | None) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from typing import Any
@@ -13,7 +13,7 @@ from vitrail.experiment.settings import Settings
 from vitrail.methods.base import BaseMethod
 from vitrail.methods.registry import METHODS
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.registry import PLUGINS, REGISTRIES, Registry, is_importable
+from vitrail.utils.registry import PLUGINS, REGISTRIES, is_importable
 
 REMEDY = (
     "move it to a module, register it there with a decorator such as @vitrail.register_method(NAME), and list that "
@@ -43,18 +43,14 @@ def describe_method(method: str | type[BaseMethod] | BaseMethod) -> tuple[str, d
 def name_classes(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Replace classes among settings, such as generator=MyModule, by their registered names."""
     found = dict(settings)
+    known = {"generator": "generators", "d_architecture": "discriminators", "features": "features"}
     for setting, value in settings.items():
         if isinstance(value, type):
-            found[setting] = _registry_of(setting).name_of(value)
+            if setting not in known:
+                raise VitrailError(f"{setting}: a class was given; only {', '.join(known)} accept one. Give a value")
+            import_module(f"vitrail.nets.{known[setting]}")  # creates the registry
+            found[setting] = REGISTRIES[f"vitrail.{known[setting]}"].name_of(value)
     return found
-
-
-def _registry_of(setting: str) -> Registry[Any]:
-    known = {"generator": "generators", "discriminator": "discriminators", "features": "features"}
-    if setting not in known:
-        raise VitrailError(f"{setting}: a class was given; only {', '.join(known)} accept one. Give a value")
-    import_module(f"vitrail.nets.{known[setting]}")
-    return REGISTRIES[f"vitrail.{known[setting]}"]
 
 
 def _added(settings: Settings) -> Iterator[tuple[str, Any]]:
@@ -64,6 +60,11 @@ def _added(settings: Settings) -> Iterator[tuple[str, Any]]:
         for name in sorted(names):
             if (entry := registry.added(name)) is not None:
                 yield f"{registry.kind} {name}", entry
+
+
+def _in_modules(entry: Any, modules: Sequence[str]) -> bool:
+    """Return whether a class is defined in one of the modules or packages."""
+    return any(f"{entry.__module__}.".startswith(f"{module}.") for module in modules)
 
 
 def local_entries(settings: Settings) -> list[str]:
@@ -78,8 +79,8 @@ def check_processes(settings: Settings) -> None:
         VitrailError: With the classes, and the remedy.
     """
     if settings.engine == "flower":
-        known = {module.strip() for module in os.environ.get(PLUGINS, "").split(",")}
-        if unknown := [what for what, entry in _added(settings) if entry.__module__ not in known]:
+        known = tuple(module.strip() for module in os.environ.get(PLUGINS, "").split(",") if module.strip())
+        if unknown := [what for what, entry in _added(settings) if not _in_modules(entry, known)]:
             raise VitrailError(f"engine=flower: Flower's processes do not know {', '.join(unknown)}; {REMEDY}")
     elif settings.workers != "auto" and settings.workers > 1 and (local := local_entries(settings)):
         raise VitrailError(

@@ -11,11 +11,11 @@ from vitrail import __version__
 from vitrail.engines.rounds import Federation
 from vitrail.experiment.plan import Plan
 from vitrail.experiment.run_dir import public_name
+from vitrail.experiment.run_ledger import RunLedger
 from vitrail.experiment.settings import Settings
 from vitrail.metrics.round_metrics import RoundMetrics
 from vitrail.models.model_file import load, open_classifier, open_model, save_model
 from vitrail.nets.features import FEATURES
-from vitrail.privacy.run_ledger import RunLedger
 from vitrail.utils.state import tree_digest
 
 
@@ -33,11 +33,7 @@ def next_evaluation(s: Settings, done: int) -> int:
 
 
 def evaluate_round(
-    plan: Plan,
-    fed: Federation,
-    row: dict[str, Any],
-    metrics: RoundMetrics | None,
-    ledger: RunLedger,
+    plan: Plan, fed: Federation, row: dict[str, Any], metrics: RoundMetrics | None, ledger: RunLedger
 ) -> dict[str, Any]:
     """Sample and evaluate the model where this is due, and store it if it is the best so far.
 
@@ -102,12 +98,10 @@ def _save_models(
     models = plan.method.export_models(fed.server)
     for name, path in places.items():
         model = models[name]
-        own = (
-            {"privacy": f"not private: it was trained on {model.unprotected} without noise"}
-            if model.unprotected
-            else {}
-        )
-        save_model(path, model, plan.data.classes, about | more | own)
+        own = dict(about | more)
+        if model.unprotected:
+            own["privacy"] = f"not private: it was trained on {model.unprotected} without noise"
+        save_model(path, model, plan.data.classes, own)
 
 
 def finish(plan: Plan, fed: Federation, metrics: RoundMetrics | None, ledger: RunLedger) -> None:

@@ -1,21 +1,26 @@
-"""A run's folder: the paths of its files, its lock, and its log."""
+"""A run's folder: the paths of its files, its lock, and its log; and a finished run, as `vitrail.train` returns it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from vitrail.models.model_file import Classifier, Generator, load, load_classifier
+from vitrail.privacy.ledger import read as read_ledger
 from vitrail.utils import state as store
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.renamed import current_row
 from vitrail.utils.state import State
+
+if TYPE_CHECKING:
+    from vitrail.experiment.settings import Settings
 
 OTHER_SPLIT = (
     ". It was made by version 0.1.0, which split data without a test set by position; this version splits by "
@@ -45,7 +50,7 @@ class RunDir:
     partition = property(lambda self: self.path / "partition.png")
     nodes = property(lambda self: self.path / "nodes.json")
     key = property(lambda self: self.path / "run.key")
-    held = property(lambda self: self.path / "round.json")
+    unlogged_row = property(lambda self: self.path / "round.json")
 
     def check_free(self) -> None:
         """Raise VitrailError if the folder is not empty."""
@@ -121,14 +126,14 @@ class RunDir:
         except OSError as e:
             raise VitrailError(f"cannot write {self.metrics}: {e.strerror}; free some space, then resume") from e
 
-    def hold(self, row: dict[str, Any]) -> None:
+    def store_unlogged(self, row: dict[str, Any]) -> None:
         """Store the row of a round that is logged once its checkpoint is saved."""
-        write_atomically(self.held, json.dumps(row).encode())
+        write_atomically(self.unlogged_row, json.dumps(row).encode())
 
-    def unpublished(self, rounds: int) -> dict[str, Any] | None:
+    def load_unlogged(self, rounds: int) -> dict[str, Any] | None:
         """Return the row of the checkpoint's last round if a crash came before it was logged."""
         try:
-            row: dict[str, Any] = json.loads(self.held.read_text())
+            row: dict[str, Any] = json.loads(self.unlogged_row.read_text())
         except FileNotFoundError:
             return None
         logged = any(r["round"] == row["round"] for r in self.rows())
@@ -137,23 +142,48 @@ class RunDir:
     def rows(self) -> list[dict[str, Any]]:
         """Return all logged rounds; a line truncated by a crash is skipped."""
         rows = []
-        try:
-            for line in self.metrics.read_text().splitlines():
-                try:
-                    rows.append(current_row(json.loads(line)))
-                except json.JSONDecodeError:
-                    continue
-        except FileNotFoundError:
-            pass
+        for line in self.metrics.read_text().splitlines() if self.metrics.exists() else ():
+            with suppress(json.JSONDecodeError):
+                rows.append(current_row(json.loads(line)))
         return rows
 
     def rewind(self, round_: int) -> None:
         """Remove the log of rounds that the checkpoint does not include."""
         for torn in self.path.rglob(".*.part"):  # files that were being written when the process was killed
             torn.unlink(missing_ok=True)
-        kept = [json.dumps(row) + "\n" for row in self.rows() if row["round"] < round_]
+        lines = [json.dumps(row) + "\n" for row in self.rows() if row["round"] < round_]
         if self.metrics.exists():
-            write_atomically(self.metrics, "".join(kept).encode())
+            write_atomically(self.metrics, "".join(lines).encode())
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Args:
+        folder: The run's folder.
+        settings: Its resolved settings.
+        rows: One dict per round: the lines of metrics.jsonl.
+    """
+
+    folder: Path
+    settings: Settings = field(repr=False)
+    rows: Sequence[dict[str, Any]] = field(repr=False)
+
+    @property
+    def privacy(self) -> str:
+        """The privacy claim in one sentence; ledger.json has its details."""
+        return [str(entry["says"]) for entry in read_ledger(RunDir(self.folder).ledger) if "says" in entry][-1]
+
+    @property
+    def generator(self) -> Generator:
+        """The trained generator, loaded from the stored model."""
+        return load(self.folder)
+
+    @property
+    def classifier(self) -> Classifier:
+        """The trained classifier, loaded from its file, if the method trains one."""
+        return load_classifier(self.folder)
 
 
 def new_run_dir(method: str, data: str) -> Path:

@@ -10,18 +10,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from vitrail.data import plot_partition
-from vitrail.engines import server
-from vitrail.engines.federation import Ask, RoundResult, select_clients
+from vitrail.engines.async_rounds import run_rounds as run_engine_rounds
+from vitrail.engines.federation import Ask, Federation, RoundResult, select_clients
 from vitrail.engines.journal import Journal
 from vitrail.experiment.callbacks import Callback, build_callbacks, callback_names
-from vitrail.experiment.checkpoints import Checkpoint, init_federation, load_checkpoint, save_checkpoint
-from vitrail.experiment.personal_grids import draw_personal
 from vitrail.experiment.plan import Plan
 from vitrail.experiment.round_outputs import evaluate_round, finish, next_evaluation
-from vitrail.experiment.run import Run
-from vitrail.experiment.run_dir import RunDir
+from vitrail.experiment.run_dir import Run, RunDir
+from vitrail.experiment.run_ledger import RunLedger
 from vitrail.metrics.round_metrics import RoundMetrics, round_metrics_for
-from vitrail.privacy.run_ledger import RunLedger
+from vitrail.utils import state as store
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import load_or_create_key
@@ -64,7 +62,7 @@ def run_rounds(plan: Plan, make_engine: MakeEngine, callback: Callback) -> Run:
     with one_thread(), make_engine(plan) as engine:
         loop.run(engine)
     plan.folder.key.unlink(missing_ok=True)  # the ledger has its last entry: no other can be signed with this key
-    plan.folder.held.unlink(missing_ok=True)
+    plan.folder.unlogged_row.unlink(missing_ok=True)
     run = Run(plan.folder.path, plan.settings, plan.folder.rows())
     callback.on_run_end(run)
     return run
@@ -76,15 +74,15 @@ class _Loop:
     def __init__(self, plan: Plan, callback: Callback) -> None:
         self.plan, self.folder, self.callback = plan, plan.folder, callback
         self.rng = Rng((plan.settings.seed,))
-        saved = load_checkpoint(plan)
-        start = saved or Checkpoint(init_federation(plan, self.rng))
-        self.fed, self.updates, self.void = start.fed, start.updates, 0  # void: rounds in a row that changed nothing
+        saved = self.folder.load_checkpoint(plan.id)
+        self.fed = Federation.from_tree(saved["federation"]) if saved else Federation(0, plan.init_server())
+        self.updates: int = saved["closed"] if saved else 0  # rounds that changed the model
+        self.void = 0  # rounds in a row that did not
+        head = str(saved.get("ledger", "")) if saved else ""  # hash of the last entry of the ledger at the checkpoint
         self.folder.rewind(self.fed.round)
         if not saved and any(map(len, plan.partition.indices)):
             plot_partition(plan.partition, plan.data, self.folder.partition)
-        self.ledger = RunLedger(
-            self.folder.ledger, plan, lambda: plan.key or load_or_create_key(self.folder.key), start.ledger
-        )
+        self.ledger = RunLedger(self.folder.ledger, plan, lambda: plan.key or load_or_create_key(self.folder.key), head)
         self.journal = Journal(self.folder.answers)
         if not saved and plan.method.num_async_rounds:
             self.save()  # keys from the operating system: the state that clients reply to must survive a kill
@@ -94,7 +92,7 @@ class _Loop:
         """Run all remaining rounds, then write the models."""
         s = self.plan.settings
         metrics = round_metrics_for(self.plan.data, self.plan.against) if s.eval_every != 0 else None
-        if (row := self.folder.unpublished(self.fed.round)) is not None:
+        if (row := self.folder.load_unlogged(self.fed.round)) is not None:
             self.publish(row, metrics)
         while self.fed.round < s.rounds:
             self.rounds_until(next_evaluation(s, self.fed.round), engine, metrics)
@@ -105,12 +103,15 @@ class _Loop:
                 f"excluded, and why. Fix this, then repeat the run with `vitrail run {self.folder.settings} out=...`"
             )
         finish(self.plan, self.fed, metrics, self.ledger)
-        draw_personal(self.plan, self.fed.server)
+        if self.plan.method.has_personal_models:
+            from vitrail.experiment.personal import draw_personal
+
+            draw_personal(self.plan, self.fed.server)
 
     def rounds_until(self, end: int, engine: Engine, metrics: RoundMetrics | None) -> None:
         """Run the rounds up to the next evaluation."""
         s, method, began = self.plan.settings, self.plan.method, time.perf_counter()
-        results = server.run_rounds(
+        results = run_engine_rounds(
             method, self.fed, self.plan.id, self.select, end, engine.ask, self.rng, self.journal,
             quorum=s.quorum, on_progress=self.callback.on_reply, on_start=self.ledger.opens,
         )  # fmt: skip
@@ -121,7 +122,7 @@ class _Loop:
             began = time.perf_counter()
             if after:
                 self.fed = after
-                self.folder.hold(row)
+                self.folder.store_unlogged(row)
                 self.save()
                 row = self.publish(row, metrics)
             else:
@@ -131,14 +132,13 @@ class _Loop:
 
     def select(self, t: int) -> list[str]:
         """Return the clients of a round."""
-        clients = self.plan.clients
-        return select_clients(
-            clients, self.plan.settings.clients_per_round or len(clients), self.rng.child("choose", t)
-        )
+        per_round = self.plan.settings.clients_per_round or len(self.plan.clients)
+        return select_clients(self.plan.clients, per_round, self.rng.child("choose", t))
 
     def save(self) -> None:
-        """Write the checkpoint; replies that it includes need not be stored any longer."""
-        save_checkpoint(self.plan, Checkpoint(self.fed, self.updates, self.ledger.head))
+        """Write the checkpoint, readable by its owner only; replies that it includes need not be stored any longer."""
+        tree = {"run": self.plan.id, "federation": self.fed.tree(), "closed": self.updates, "split": self.plan.split}
+        store.save(self.folder.checkpoint, {**tree, "ledger": self.ledger.head}, private=True)
         self.journal.clear()
 
     def publish(self, row: dict[str, Any], metrics: RoundMetrics | None) -> dict[str, Any]:

@@ -22,81 +22,63 @@ from vitrail.utils.renamed import current_settings, original_settings
 from vitrail.wire.message import digest
 
 
+def _setting(default: Any, description: str, **bounds: Any) -> Any:
+    return Field(default, description=description, **bounds)
+
+
 class Settings(BaseModel):
     """Settings of every run; each method adds its own (see `settings_model`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
 
-    method: Annotated[str, Field(description="what is trained: see `vitrail list`")]
-    data: Annotated[str, Field(description="source of the images: see `vitrail list`")] = "mnist5k"
-    size: Annotated[int | None, Field(ge=8, le=128, description="width and height of the images in pixels")] = None
-    test_fraction: Annotated[
-        float, Field(gt=0, lt=1, description="share of test images, by content, if the data has no test set")
-    ] = 0.2
-    labels: Annotated[Literal["auto", "ignore"], Field(description="use labels where available, or not")] = "auto"
-    clients: Annotated[int, Field(ge=1, le=1_000_000, description="number of clients")] = 10
-    partition: Annotated[str, Field(description="which client has which images: see `vitrail list`")] = "iid"
-    server_fraction: Annotated[float, Field(ge=0, lt=1, description="share of the images that the server has")] = 0.0
-    rounds: Annotated[int, Field(ge=1, le=1_000_000, description="communication rounds")] = 20
-    clients_per_round: Annotated[int | None, Field(ge=1, description="clients selected per round; default: all")] = None
-    client_dropout: Annotated[
-        float, Field(ge=0, lt=1, description="simulated probability that a client does not reply")
-    ] = 0.0
-    quorum: Annotated[int, Field(ge=1, description="replies that a round needs; with fewer it is discarded")] = 1
-    aggregation: Annotated[
-        Literal["mean", "median", "trimmed_mean"],
-        Field(description="how the server combines clients' models; median and trimmed_mean tolerate a few false ones"),
-    ] = "mean"
-    trim: Annotated[
-        float,
-        Field(gt=0, lt=0.5, description="trimmed_mean: share of the clients removed at each end, per coordinate"),
-    ] = 0.1
-    secagg_threshold: Annotated[
-        int, Field(ge=0, description="secure aggregation: clients that must remain to open a sum; 0: off")
-    ] = 0
-    noise_source: Annotated[
-        Literal["seed", "os"],
-        Field(
-            description="source of noise and secrets: the seed (reproducible, for simulations) or the operating system "
-            "(the default of deployments; required there for privacy)"
-        ),
-    ] = "seed"
-    budget: Annotated[
-        float | None, Field(gt=0, description="ε that each client may spend in all runs together; it refuses more")
-    ] = None
-    budget_name: Annotated[
-        str, Field(description="name under which clients store their budgets; default: the data's name")
-    ] = ""
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="seed of all randomness")] = 0
-    init_from: Annotated[str | None, Field(description="folder of an earlier run to start from")] = None
-    out: Annotated[str, Field(min_length=1, description="the run's folder; default: a new one below runs/")] = ""
-    workers: Annotated[
-        int | Literal["auto"],
-        Field(description="processes that train clients; auto: one per core. Does not change the result"),
-    ] = "auto"
-    engine: Annotated[
-        Literal["embedded", "flower"],
-        Field(description="what carries messages: local processes, or Flower. Does not change the result"),
-    ] = "embedded"
-    timeout: Annotated[
-        float, Field(gt=0, le=30 * 86400, description="engine=flower: seconds that a client has to reply")
-    ] = 3600.0
-    device: Annotated[str, Field(description="torch device of the clients; auto: a GPU if there is one")] = "auto"
-    grids: Annotated[int, Field(ge=0, description="number of sample grids to write during the run")] = 8
-    eval_every: Annotated[
-        int | None,
-        Field(ge=0, description="rounds between evaluations; 0: none, and no best round. Default: about ten in all"),
-    ] = None
-    tensorboard: Annotated[bool, Field(description="write TensorBoard events (pip install 'vitrail[tensorboard]')")] = (
-        False
+    method: str = Field(description="what is trained: see `vitrail list`")
+    data: str = _setting("mnist5k", "source of the images: see `vitrail list`")
+    size: int | None = _setting(None, "width and height of the images in pixels", ge=8, le=128)
+    test_fraction: float = _setting(0.2, "share of test images, by content, if the data has no test set", gt=0, lt=1)
+    labels: Literal["auto", "ignore"] = _setting("auto", "use labels where available, or not")
+    clients: int = _setting(10, "number of clients", ge=1, le=1_000_000)
+    partition: str = _setting("iid", "which client has which images: see `vitrail list`")
+    server_fraction: float = _setting(0.0, "share of the images that the server has", ge=0, lt=1)
+    rounds: int = _setting(20, "rounds of training; in some the server may train alone", ge=1, le=1_000_000)
+    clients_per_round: int | None = _setting(None, "clients selected per round; default: all", ge=1)
+    client_dropout: float = _setting(0.0, "simulated probability that a client does not reply", ge=0, lt=1)
+    quorum: int = _setting(1, "replies that a round needs; with fewer it is discarded", ge=1)
+    aggregation: Literal["mean", "median", "trimmed_mean"] = _setting(
+        "mean", "how the server combines clients' models; median and trimmed_mean tolerate a few false ones"
     )
-    callbacks: Annotated[str, Field(description="names of registered callbacks, separated by commas")] = ""
+    trim: float = _setting(0.1, "trimmed_mean: share of the clients removed at each end, per coordinate", gt=0, lt=0.5)
+    secagg_threshold: int = _setting(0, "secure aggregation: clients that must remain to open a sum; 0: off", ge=0)
+    noise_source: Literal["seed", "os"] = _setting(
+        "seed",
+        "source of noise and secrets: the seed (reproducible, for simulations) or the operating system (the default "
+        "of deployments; required there for privacy)",
+    )
+    budget: float | None = _setting(None, "ε that each client may spend in all runs together; it refuses more", gt=0)
+    budget_name: str = _setting("", "name under which clients store their budgets; default: the data's name")
+    seed: int = _setting(0, "seed of all randomness", ge=0, lt=2**63)
+    init_from: str | None = _setting(None, "folder of an earlier run to start from")
+    out: str = _setting("", "the run's folder; default: a new one below runs/", min_length=1)
+    workers: int | Literal["auto"] = _setting(
+        "auto", "processes that train clients; auto: one per core. Does not change the result"
+    )
+    engine: Literal["embedded", "flower"] = _setting(
+        "embedded", "what carries messages: local processes, or Flower. Does not change the result"
+    )
+    timeout: float = _setting(3600.0, "engine=flower: seconds that a client has to reply", gt=0, le=30 * 86400)
+    device: str = _setting("auto", "torch device of the clients; auto: a GPU if there is one")
+    grids: int = _setting(8, "number of sample grids to write during the run", ge=0)
+    eval_every: int | None = _setting(
+        None, "rounds between evaluations; 0: none, and no best round. Default: about ten in all", ge=0
+    )
+    tensorboard: bool = _setting(False, "write TensorBoard events (pip install 'vitrail[tensorboard]')")
+    callbacks: str = _setting("", "names of registered callbacks, separated by commas")
 
 
 # Settings that do not change the result, or count by their content: they are not part of a run's identity.
 FREE = ("out", "workers", "engine", "timeout", "grids", "eval_every", "tensorboard", "callbacks", "init_from")
-# Settings added after version 0.1.0: at these values a run has the identity it had there.
-ADDED_LATER = {"aggregation": "mean", "trim": 0.1}
+# Settings of every run added after version 0.1.0: at these values a run has the identity it had there. A method lists
+# its own in `added_later`.
+ADDED_LATER: dict[str, Any] = {"aggregation": "mean", "trim": 0.1}
 
 
 def settings_model(method: str) -> type[Settings]:
@@ -174,17 +156,14 @@ def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Sett
         problems.append(Problem("method", method, _method_problem(str(method), str(e))))
         model = Settings
     known = model.model_fields
-    good: dict[str, Any] = {}
     try:
         found = model.model_validate(values)
-        good = {name: getattr(found, name) for name in known}
+        good: dict[str, Any] = {name: getattr(found, name) for name in known}
     except ValidationError as e:
         found = None
         wrong = {str(err["loc"][0]) for err in e.errors()}
-        for err in e.errors():
-            problem = explain(err, model)
-            if problem and not (model is Settings and err["type"] == "extra_forbidden"):
-                problems.append(problem)
+        reported = [err for err in e.errors() if model is not Settings or err["type"] != "extra_forbidden"]
+        problems += filter(None, (explain(err, model) for err in reported))
         good = {name: values.get(name, f.default) for name, f in known.items() if name not in wrong}
     problems += cross_checks({**good, **{k: values[k] for k in known if isinstance(values.get(k), bool)}})
     if problems or found is None:
@@ -257,14 +236,14 @@ def to_dict(settings: Settings) -> dict[str, Any]:
 
 def to_toml(settings: Settings, version: str) -> str:
     """Return the text of a settings file that repeats the run."""
-    return f"# A run of vitrail {version}; `vitrail run THIS_FILE out=ELSEWHERE` repeats it.\n" + tomli_w.dumps(
-        to_dict(settings)
-    )
+    head = f"# A run of vitrail {version}; `vitrail run THIS_FILE out=ELSEWHERE` repeats it.\n"
+    return head + tomli_w.dumps(to_dict(settings))
 
 
 def identity(settings: Settings, *content: str) -> bytes:
     """Return a digest of everything that decides a run's result: settings, data and start."""
-    decides = {k: v for k, v in to_dict(settings).items() if k not in FREE and ADDED_LATER.get(k) != v}
+    later = ADDED_LATER | dict(vars(METHODS[settings.method]).get("added_later", {}))
+    decides = {k: v for k, v in to_dict(settings).items() if k not in FREE and later.get(k) != v}
     if METHODS.is_builtin(settings.method):
         decides = original_settings(decides)
     return digest("run", tomli_w.dumps(dict(sorted(decides.items()))), *content)

@@ -15,8 +15,7 @@ from vitrail.experiment import settings as config
 from vitrail.experiment.callbacks import Callback, build_callbacks
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.plugins import describe_method, local_entries, name_classes
-from vitrail.experiment.run import Run
-from vitrail.experiment.run_dir import RunDir, new_run_dir
+from vitrail.experiment.run_dir import Run, RunDir, new_run_dir
 from vitrail.experiment.runner import Engine, run_rounds
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import GIVEN
@@ -42,7 +41,8 @@ def train(
         progress: Show progress in the terminal, as the command line does.
         callbacks: Objects that follow the run, or names of registered callbacks.
         **settings: Any setting of `vitrail list METHOD`. Where a setting is the name of a network, such as
-            `generator`, a class is accepted, too; it is registered under a name derived from its own.
+            `generator`, `d_architecture` or `features`, a class is accepted, too; it is registered under a name
+            derived from its own.
 
     Returns:
         The run: its folder, settings, metrics and models.

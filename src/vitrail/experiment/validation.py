@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,8 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        given = (
-            "" if self.value is None else f" = {self.value!r}" if isinstance(self.value, str) else f" = {self.value}"
-        )
-        return f"{self.setting}{given}: {self.remedy}"
+        value = repr(self.value) if isinstance(self.value, str) else self.value
+        return f"{self.setting}{'' if value is None else f' = {value}'}: {self.remedy}"
 
 
 class BadSettings(VitrailError):
@@ -44,10 +42,8 @@ class BadSettings(VitrailError):
 
 def once(problems: list[Problem]) -> list[Problem]:
     """Return the first problem of each setting."""
-    seen: dict[str, Problem] = {}
-    for p in problems:
-        seen.setdefault(p.setting, p)
-    return list(seen.values())
+    first = {p.setting: p for p in reversed(problems)}
+    return [p for p in problems if first[p.setting] is p]
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {
@@ -81,35 +77,34 @@ def explain(err: Any, model: type[BaseModel]) -> Problem | None:
     return Problem(key, err["input"], says + (f" (default {default})" if default not in (None, "") else ""))
 
 
-def cross_checks(v: Mapping[str, Any]) -> list[Problem]:
-    """Return problems of several settings together; only valid settings are looked at."""
-    problems = [
-        Problem(name, v[name], "must be a number, not a boolean")
-        for name in ("size", "clients", "rounds", "clients_per_round", "quorum", "seed", "workers", "grids")
-        if isinstance(v.get(name), bool)
-    ]
+def cross_checks(v: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield problems that pydantic does not find, such as those of several settings together.
+
+    Args:
+        v: The settings that are valid by themselves.
+    """
+    for name in ("size", "clients", "rounds", "clients_per_round", "quorum", "seed", "workers", "grids"):
+        if isinstance(v.get(name), bool):
+            yield Problem(name, v[name], "must be a number, not a boolean")
     for name, parse in (("data", parse_source), ("partition", parse_partition)):
         if isinstance(v.get(name), str) and v[name] not in (GIVEN, NODES):
             try:
                 parse(v[name])
             except VitrailError as e:
-                problems.append(Problem(name, v[name], str(e).partition(": ")[2] or str(e)))
+                yield Problem(name, v[name], str(e).partition(": ")[2] or str(e))
     clients, per_round = v.get("clients"), v.get("clients_per_round")
     if isinstance(clients, int) and isinstance(per_round, int) and per_round > clients:
-        problems.append(
-            Problem("clients_per_round", per_round, f"more than the clients ({clients}); leave it out to select all")
-        )
+        yield Problem("clients_per_round", per_round, f"more than the clients ({clients}); leave it out to select all")
     requested = per_round or clients
     if isinstance(requested, int) and isinstance(v.get("quorum"), int) and v["quorum"] > requested:
-        problems.append(Problem("quorum", v["quorum"], f"more than the clients per round ({requested})"))
+        yield Problem("quorum", v["quorum"], f"more than the clients per round ({requested})")
     if isinstance(v.get("workers"), int) and v["workers"] < 1:
-        problems.append(Problem("workers", v["workers"], "must be at least 1, or auto"))
+        yield Problem("workers", v["workers"], "must be at least 1, or auto")
     size = v.get("size")
     if isinstance(size, int) and (size < 8 or size & (size - 1)):
-        problems.append(Problem("size", size, "must be 8, 16, 32, 64, ...: generators double 4x4 pixels"))
+        yield Problem("size", size, "must be 8, 16, 32, 64, ...: generators double 4x4 pixels")
     if isinstance(v.get("features"), str):
         from vitrail.nets.features import FEATURES
 
         if v["features"] not in ("auto", *FEATURES):
-            problems.append(Problem("features", v["features"], f"must be one of auto, {', '.join(FEATURES)}"))
-    return problems
+            yield Problem("features", v["features"], f"must be one of auto, {', '.join(FEATURES)}")

@@ -7,10 +7,10 @@ return state, a dict of arrays and plain values that can be saved at any time. A
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,16 @@ from vitrail.utils.registry import added_entries, restore_entries
 from vitrail.utils.rng import Rng
 from vitrail.wire.codecs import Array
 
-if TYPE_CHECKING:  # utils.state imports torch; a node that only describes itself starts faster without it
+if TYPE_CHECKING:  # they import torch; a node that only describes itself starts faster without it
+    from torch import nn
+
+    from vitrail.auditing.canary_masks import NoisedMasks
+    from vitrail.auditing.eavesdropper import Eavesdropping
+    from vitrail.nets.spectral_discriminator import SpectralDiscriminator
+    from vitrail.privacy.feature_sums import Summary
     from vitrail.utils.state import State
+
+    ContentStyleModels = tuple[Model, SpectralDiscriminator, SpectralDiscriminator]
 
 __all__ = [
     "LAST_COUNTED", "MAX_VALUE", "MAX_WEIGHT", "NUM_CLIENTS", "UNSET_TASK", "BaseMethod", "Broadcast", "Method",
@@ -44,8 +52,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Method(Protocol):
-    """A federated method. Derive from `BaseMethod` and write the six calls below; all other members are optional.
+@dataclass(frozen=True)
+class BaseMethod(ABC):
+    """A federated method, with defaults for everything that it need not define.
+
+    A subclass is a frozen dataclass whose fields are the method's settings. It defines the six abstract calls and
+    overrides any of the other members. examples/fedavg_vae.py is a complete method.
 
     One round of a run makes these calls:
 
@@ -55,12 +67,25 @@ class Method(Protocol):
 
     Before the first round the server calls `server_init`; after the last, and where a run is evaluated, it calls
     `export_models`. `reply_spec` declares what a client may send.
+
+    Return a new state; never change `server`, a client's state or another argument in place. A discarded round and a
+    refused reply must leave no trace.
     """
 
-    @property
-    def task(self) -> Task:
-        """Image shape, number of classes, rounds and clients; the run sets it."""
-        ...
+    task: Task = field(default=UNSET_TASK, kw_only=True, repr=False)
+    """Image shape, number of classes, rounds and clients; the run sets it."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of common settings where this method's differ, such as {"rounds": 60}."""
+
+    added_later: ClassVar[Mapping[str, Any]] = {}
+    """Settings added after the method was released, with the values at which earlier runs keep their id.
+
+    Not inherited: a subclass lists its own.
+    """
+
+    mechanisms: ClassVar[tuple[str, ...]] = ()
+    """Values of the setting `privacy` that add noise; empty if the method has no private variant."""
 
     @abstractmethod
     def reply_spec(self) -> Mapping[str, PartSpec]:
@@ -68,7 +93,6 @@ class Method(Protocol):
 
         Parts named `metric.*` are averaged over clients and written to the run's metrics.
         """
-        ...
 
     @abstractmethod
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
@@ -79,7 +103,6 @@ class Method(Protocol):
             data: The server's own images, with `server_fraction=`.
             start: The server's last state of an earlier run, with `init_from=`.
         """
-        ...
 
     @abstractmethod
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:
@@ -90,14 +113,14 @@ class Method(Protocol):
             client: The client's name.
             full: Whether the client has no state of this run yet, so the request must contain all it needs.
         """
-        ...
 
     @abstractmethod
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Run one client's part of a round.
 
         Args:
-            state: The client's private state: that of `client_init` or of its last round. It never leaves the client.
+            state: The client's private state: that of `client_init` or of its last round. It never leaves the client,
+                and stays unchanged: `Optimizer.load_state_dict` needs a copy.
             message: The decoded request.
             data: The client's private images.
             rng: Source of randomness.
@@ -105,12 +128,13 @@ class Method(Protocol):
         Returns:
             The client's new private state, and its reply.
         """
-        ...
 
     @abstractmethod
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
-        """Return the server's state after a round, from the sums of all replies. Not finite: the round is discarded."""
-        ...
+        """Return the server's state after a round, from the sums of all replies. Not finite: the round is discarded.
+
+        Return a new state; never change `server` in place, or a discarded round is not discarded.
+        """
 
     @abstractmethod
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
@@ -120,55 +144,16 @@ class Method(Protocol):
             server: The server's state.
             client: A client's private state, for that client's personal models.
         """
-        ...
-
-    # Optional members: `BaseMethod` documents and defines a default for each.
-    defaults: ClassVar[Mapping[str, Any]]
-    mechanisms: ClassVar[tuple[str, ...]]
-
-    @property
-    def has_personal_models(self) -> bool: ...
-    @property
-    def mechanism(self) -> Mechanism | None: ...
-    @property
-    def delta(self) -> float: ...
-    @property
-    def max_replies(self) -> int: ...
-    @property
-    def max_images_per_client(self) -> int | None: ...
-    @property
-    def feature_network(self) -> str: ...
-    @property
-    def needs_ack(self) -> bool: ...
-    @property
-    def num_async_rounds(self) -> int: ...
-    def auto_settings(self, data: str) -> Mapping[str, Any]: ...
-    def with_client_overrides(self, wishes: Mapping[str, str]) -> Method: ...
-    def client_init(self, client: str, rng: Rng) -> State: ...
-    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]: ...
-    def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State: ...
-
-
-@dataclass(frozen=True)
-class BaseMethod(Method):
-    """Defaults for everything that a method need not define.
-
-    A subclass is a frozen dataclass whose fields are the method's settings. It defines the six calls of `Method`, and
-    overrides any of the members below. examples/fedavg_vae.py is a complete method.
-    """
-
-    task: Task = field(default=UNSET_TASK, kw_only=True, repr=False)
-
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    """Defaults of common settings where this method's differ, such as {"rounds": 60}."""
-
-    mechanisms: ClassVar[tuple[str, ...]] = ()
-    """Values of the setting `privacy` that add noise; empty if the method has no private variant."""
 
     @property
     def has_personal_models(self) -> bool:
         """Whether `export_models` returns a different generator for each client's private state."""
         return False
+
+    @property
+    def privacy(self) -> str:
+        """Name of the mechanism that protects the data, a setting of methods with private variants; "none": none."""
+        return "none"
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -251,12 +236,60 @@ class BaseMethod(Method):
         return server, clients
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
-        """Add one client's "each" parts to the server's state. Clients come in a fixed order.
+        """Return the server's state with one client's "each" parts. Clients come in a fixed order.
+
+        Never change `server` in place, or a refused reply leaves a trace.
 
         Raises:
             Malformed: To refuse the reply: the client is excluded from the round, and its sums with it.
         """
         raise NotImplementedError(f"{type(self).__name__} has no receive() for {client}'s parts {sorted(parts)}")
+
+    def personal(self, client: State) -> State:
+        """Return the entries of a client's private state that are its personal model; by default all of them.
+
+        A method whose clients store more returns the entry "personal", under which `vitrail sample MODEL --client FILE`
+        looks for them: it has only the two files.
+        """
+        return client
+
+    @property
+    def separates_style(self) -> bool:
+        """Whether content is shared by all clients and style is private to each: `content_style_models` is defined."""
+        return False
+
+    def content_style_models(self, server: State, client: State | None = None) -> ContentStyleModels:
+        """Return a client's generator, the content discriminator and the client's style discriminator, for analysis.
+
+        Args:
+            server: The server's state.
+            client: The client's private state; None: the private networks before the first round.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not separate content from style")
+
+    def eavesdropping(self) -> Eavesdropping | None:
+        """Return what a reader of all messages can do; None: the server rebuilds no secret generators from them."""
+        return None
+
+    def feature_summary(self) -> Summary | None:
+        """Return what clients sum of an image, for audits; None: they do not release sums of features once.
+
+        The sums are the part `sums` of a client's reply; or they stay in its private state, as `loss.released`, and all
+        that leaves is computed from them.
+        """
+        return None
+
+    def noised_masks(self) -> NoisedMasks | None:
+        """Return how clients draw masks from noisy probabilities, for audits; None: no bits of such masks are sent."""
+        return None
+
+    def nets(self) -> Mapping[str, nn.Module]:
+        """Return new networks, by the names under which the server's state has their weights, for audits."""
+        return {}
+
+
+Method = BaseMethod
+"""Any federated method; the name by which engines refer to it."""
 
 
 def clip_weights(vector: NDArray[Any]) -> NDArray[Any]:

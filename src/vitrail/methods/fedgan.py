@@ -26,21 +26,24 @@ from torch import Tensor
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, clip_weights
-from vitrail.methods.fedgan_mechanisms import Steps, Trained, private_steps
+from vitrail.methods.fedgan_mechanisms import MECHANISMS, DpFedAvg, DpSgd
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
+from vitrail.wire.codecs import Array
 from vitrail.wire.message import NO_BASE, digest
 
+NETWORKS = ("generator", "discriminator")
+Vectors = dict[str, NDArray[np.float32]]
 IMAGES_PER_WEIGHT = 100  # a weight of 1 is 100 images, so that weighted values fit float16 for few and for many images
 
 
 @dataclass(frozen=True)
 class FedGan(PrivateMethod):
-    """The federated GAN: the settings, then Algorithm 1 from top to bottom."""
+    """The federated GAN: the settings, then Algorithm 1 from top to bottom; without privacy, `steps` is `self`."""
 
     sync: Annotated[
         Literal["d&g", "g", "d", "none"], Field(description="networks that clients take back (paper: d&g)")
@@ -85,126 +88,137 @@ class FedGan(PrivateMethod):
     d_steps: Annotated[int, Field(ge=1, description="dp-sgd: steps of D per step of G")] = 4
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
-    mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd", "dp-fedavg")
+    mechanisms: ClassVar[tuple[str, ...]] = tuple(MECHANISMS)
+    auto_norm: ClassVar[Literal["batch", "group"]] = "batch"
 
-    @property
-    def steps(self) -> Steps:
-        """Lines 4 to 14 of Algorithm 1: the methods of this class, or a privacy mechanism's version of them."""
-        return private_steps(self) or self
-
-    # -- Algorithm 1: input -----------------------------------------------------------------------------------------
+    # -- Algorithm 1, input: the global GAN (w_0^D, w_0^G) ----------------------------------------------------------
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """Initialize (w_0^D, w_0^G); all clients start from them."""
-        first = {name: to_vector(initialise(net, rng.child(name).torch())) for name, net in self.nets().items()}
-        first = gan.init_or_warm_start(start, first)
-        return {**first, "initial": {name: first[name] for name in first if name not in self.synced}}
+        w_0 = {name: to_vector(initialise(net, rng.child(name).torch())) for name, net in self.nets().items()}
+        w_0 = gan.init_or_warm_start(start, w_0)
+        return {**w_0, "initial": {name: w_0[name] for name in w_0 if name not in self.synced}}
 
-    # -- Lines 15 to 20: clients take back the synchronized networks ------------------------------------------------
+    # (lines 1 and 2: the engine runs T = `rounds` rounds and selects K = `clients_per_round` clients)
 
-    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """Send the synchronized networks, w_c ← w_0; a new client also gets the others, as initialized."""
-        sent = {name: server[name] for name in self.synced} | (server["initial"] if full else {})
-        base = NO_BASE if full or not server["initial"] else digest("networks")
-        return Broadcast({name: (self.wire_dtype, vector) for name, vector in sent.items()}, base)
-
-    # -- Lines 3 to 11: client k ------------------------------------------------------------------------------------
+    # -- Lines 3 to 11: each client k in parallel -------------------------------------------------------------------
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Train (w_k^D, w_k^G) on D_k and upload them."""
-        nets, optimizers, before = self.nets(), dict[str, torch.optim.Optimizer](), dict[str, NDArray[np.float32]]()
-        for name, net in nets.items():
-            own = name in state and name not in self.synced  # a network that is not synchronized is the client's own
-            before[name] = np.asarray(state[name] if own else message.parts[name], np.float32)
-            from_vector(net, before[name])
-            net.to(self.task.device).train()
-            optimizers[name] = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, 0.999))
-            if state:
-                optimizers[name].load_state_dict(state["optimizers"][name])
-        losses = self.steps.train(nets, optimizers, data, rng)
-
-        vectors = {name: to_vector(net) for name, net in nets.items()}
-        after: State = {**vectors, "optimizers": {name: o.state_dict() for name, o in optimizers.items()}}
+        before = self.received(state, message)  # (w_k^D, w_k^G) after lines 15 to 20 of the last round
+        nets, optimizers = self.load(before, state)
+        losses = self.steps.train(nets, optimizers, data, rng)  # lines 4 to 11
+        w_k = {name: to_vector(net) for name, net in nets.items()}
+        after: State = {**w_k, "optimizers": {name: o.state_dict() for name, o in optimizers.items()}}
         if not finite(after):  # training diverged: keep the old state, and send the networks it started from
-            after, vectors = state, before
-        parts = self.steps.client_parts(Trained(nets, vectors, message.parts, len(data), losses))
+            after, w_k = state, before
+        parts = self.steps.reply(w_k, len(data), losses, nets, before)
         return after, Reply(parts, state_id=digest("networks") if after else NO_BASE)
 
     def train(self, nets: gan.Nets, optimizers: gan.Optimizers, data: Images, rng: Rng) -> NDArray[Any]:
-        """Train both networks for local_epochs; return their mean losses."""
+        """Lines 4 to 11 for local_epochs; return the mean losses."""
         G, D = nets["generator"], nets["discriminator"]
         draw = rng.child("training").torch()
         losses: list[Tensor] = []
-        for x, y in gan.epochs(data, self.local_epochs, self.batch_size, self.task, rng):  # line 5
-            z, y_fake = gan.sample_latent(len(x), self.latent_dim, self.task, draw)  # lines 6 and 10
+        # line 4: update w_k^D
+        for x, y in gan.epochs(data, self.local_epochs, self.batch_size, self.task, rng):  # line 5: x, y
+            z, y_fake = gan.sample_latent(len(x), self.latent_dim, self.task, draw)  # line 6: z, y'
             fake = G(z, y_fake)
             loss_d = gan.d_loss(D, (x, y), (fake, y_fake))
-            gan.step(optimizers["discriminator"], loss_d)  # line 7, Eq. 2
+            gan.step(optimizers["discriminator"], loss_d)  # line 7: Eq. 2
+            # line 9: update w_k^G (line 10: no new z, y'; those of line 6 are used again)
             loss_g = gan.g_loss(D(fake, y_fake), self.g_loss)
-            gan.step(optimizers["generator"], loss_g)  # line 11, Eq. 3
+            gan.step(optimizers["generator"], loss_g)  # line 11: Eq. 3
             losses.append(torch.stack([loss_g.detach(), loss_d.detach()]))
         return torch.stack(losses).mean(0).cpu().numpy()
 
-    def client_parts(self, trained: Trained) -> dict[str, NDArray[Any]]:
-        """Return the reply: the networks times the client's weight, the weight, and the losses."""
-        weight = np.float32(trained.images / IMAGES_PER_WEIGHT if self.weighting == "examples" else 1.0)
-        parts = {name: clip_weights(trained.vectors[name] * weight) for name in self.uploaded}
-        losses = {"metric.loss_g": trained.losses[:1], "metric.loss_d": trained.losses[1:]}
-        return {**parts, "weight": np.array([weight]), **losses}
+    def reply(self, w_k: Vectors, n_k: int, losses: NDArray[Any], *_: Any) -> dict[str, Array]:
+        """Return the networks times the client's weight, the weight, and the losses."""
+        weight = np.float32(n_k / IMAGES_PER_WEIGHT if self.weighting == "examples" else 1.0)
+        parts = {name: clip_weights(w_k[name] * weight) for name in self.uploaded}
+        return {**parts, "weight": np.array([weight]), "metric.loss_g": losses[:1], "metric.loss_d": losses[1:]}
 
     # -- Lines 12 to 14: the server averages ------------------------------------------------------------------------
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
-        """Update the central model by averaging client weights."""
-        return {**server, **self.steps.average(server, sums, rng)}
+        """Replace (w_0^D, w_0^G) by the clients' average."""
+        return {**server, **self.steps.average(sums, server, rng)}
 
-    def average(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
-        """Return w_0 ← Σ_k n_k w_k / Σ_k n_k for D and G; zero total weight gives NaN, and the round is discarded."""
-        total, weight = sums.values, sums.values["weight"][0]
+    def average(self, sums: Sums, *_: Any) -> State:
+        """w_0 ← Σ_k n_k w_k / Σ_k n_k for D and G; zero total weight gives NaN, and the round is discarded."""
+        n = sums.values["weight"][0]  # Σ_k n_k
         with np.errstate(divide="ignore", invalid="ignore"):
-            return {n: clip_weights((total[n] / weight).astype(np.float32)) for n in self.uploaded}
+            w_0 = {name: (sums.values[name] / n).astype(np.float32) for name in self.uploaded}  # lines 13 and 14
+        return {name: clip_weights(vector) for name, vector in w_0.items()}
 
-    # -- Line 21 ----------------------------------------------------------------------------------------------------
+    # -- Lines 15 to 20: clients take back the synchronized networks, at their next request -------------------------
+
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
+        """Send w_0 of the synchronized networks; a new client also gets the others, as initialized."""
+        sent = {name: server[name] for name in self.synced} | (server["initial"] if full else {})
+        base = NO_BASE if full or not server["initial"] else digest("networks")
+        return Broadcast({name: (self.wire_dtype, vector) for name, vector in sent.items()}, base)
+
+    def received(self, state: State, message: ServerMessage) -> Vectors:
+        """Return w_k: w_k ← w_0 where synchronized (lines 17 and 20); any other network is the client's own."""
+        own = {name: state for name in state if name in NETWORKS and name not in self.synced}
+        return {name: np.asarray(own.get(name, message.parts)[name], np.float32) for name in NETWORKS}
+
+    # -- Line 21: return (w_0^D, w_0^G) -----------------------------------------------------------------------------
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """Return the central generator, or a client's own."""
         return gan.generator_model((client or server)["generator"], self.task, self.width, self.latent_dim)
+
+    # -- Loading ----------------------------------------------------------------------------------------------------
+
+    def load(self, w_k: Vectors, state: State) -> tuple[gan.Nets, gan.Optimizers]:
+        """Return G and D with these weights, and their optimizers with the client's stored state."""
+        nets, optimizers = self.nets(), dict[str, torch.optim.Optimizer]()
+        for name, net in nets.items():
+            from_vector(net, w_k[name]).to(self.task.device).train()
+            optimizers[name] = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, 0.999))
+            if state:
+                gan.load_optimizer_state(optimizers[name], state["optimizers"][name]["state"])
+        return nets, optimizers
 
     # -- What both sides know ---------------------------------------------------------------------------------------
 
     def nets(self) -> gan.Nets:
         """Return G and D, not initialized."""
         shape, classes = self.task.shape, self.task.classes
-        auto: Literal["batch", "group"] = "batch" if self.privacy == "none" else "group"
-        D = DcganDiscriminator(shape, classes, self.width, auto if self.d_norm == "auto" else self.d_norm)
+        norm = self.steps.auto_norm if self.d_norm == "auto" else self.d_norm
+        D = DcganDiscriminator(shape, classes, self.width, norm)
         return {"generator": DcganGenerator(shape, classes, self.width, self.latent_dim), "discriminator": D}
 
     @property
     def synced(self) -> tuple[str, ...]:
         """The networks that clients take back: the paper's Sync_FLAG."""
-        both = ("generator", "discriminator")
-        return {"d&g": both, "g": both[:1], "d": both[1:], "none": ()}[self.sync]
+        return {"d&g": NETWORKS, "g": NETWORKS[:1], "d": NETWORKS[1:], "none": ()}[self.sync]
 
     @property
     def uploaded(self) -> tuple[str, ...]:
         """The networks that clients upload; always the generator, which the run exports."""
         if self.upload == "both":
-            return ("generator", "discriminator")
+            return NETWORKS
         return tuple({"generator": 0, **dict.fromkeys(self.synced)})
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         self.mechanism  # noqa: B018  calibrates the noise, and refuses settings that cannot be private
         with torch.device("meta"):
-            return self.steps.part_specs(self.nets())
+            nets = self.nets()
+        return self.steps.specs(nets)
 
-    def part_specs(self, nets: gan.Nets) -> Mapping[str, PartSpec]:
-        """Return the parts that `client_parts` sends."""
-        one = PartSpec("sum", "float32", 1)
-        return {
-            **{n: PartSpec("sum", self.wire_dtype, vector_size(nets[n]), over="weight") for n in self.uploaded},
-            **{"weight": PartSpec("sum", "float32", 1, least=0), "metric.loss_g": one, "metric.loss_d": one},
-        }
+    def specs(self, nets: gan.Nets) -> dict[str, PartSpec]:
+        """Return the parts of `reply`."""
+        one, weight = PartSpec("sum", "float32", 1), PartSpec("sum", "float32", 1, least=0)
+        parts = {n: PartSpec("sum", self.wire_dtype, vector_size(nets[n]), over="weight") for n in self.uploaded}
+        return {**parts, "weight": weight, "metric.loss_g": one, "metric.loss_d": one}
+
+    @property
+    def steps(self) -> FedGan | DpSgd | DpFedAvg:
+        """The object that runs lines 4 to 14: the method itself, or the mechanism that `privacy` names."""
+        return MECHANISMS[self.privacy](self) if self.privacy in MECHANISMS else self
 
     def base_mechanism(self) -> Mechanism | None:
-        steps = private_steps(self)
-        return steps.mechanism() if steps else None
+        return None if isinstance(self.steps, FedGan) else self.steps.mechanism()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Literal
 
@@ -122,3 +122,19 @@ def generator_model(vector: NDArray[np.float32], task: Task, width: int, z: int)
     net = from_vector(DcganGenerator(task.shape, task.classes, width, z), vector)
     header = {"shape": list(task.shape), "classes": task.classes, "width": width, "z": z}
     return {"generator": Model("dcgan", {**header, "weights": net.state_dict()})}
+
+
+class GeneratorOnServer:
+    """A method whose server trains one DCGAN generator G and exports it; clients have none."""
+
+    task: Task
+    width: int
+    latent_dim: int
+
+    def generator(self) -> DcganGenerator:
+        """Return G, not initialized."""
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
+
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
+        """Return the server's generator."""
+        return generator_model(server["generator"], self.task, self.width, self.latent_dim)

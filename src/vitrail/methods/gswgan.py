@@ -1,9 +1,9 @@
 """GS-WGAN: A Gradient-Sanitized Approach for Learning Differentially Private Generators, with clients.
 
-Chen, Orekondy, Fritz; NeurIPS 2020. One generator G on the server; each client has a Wasserstein critic D_k with
-gradient penalty, which it never sends. G depends on a client's images only through the gradient of D_k with respect to
-the fakes, so that gradient is sanitized (Eq. 5 and 6): clipped to norm C for each fake, then noised. The penalty makes
-a critic nearly 1-Lipschitz, so C = 1 loses little.
+Chen, Orekondy, Fritz; NeurIPS 2020; Algorithm 1. One generator G on the server; each client has a Wasserstein critic
+D_k with gradient penalty, which it never sends. G depends on a client's images only through the gradient of D_k with
+respect to the fakes, so that gradient is sanitized (Eq. 5 and 6): clipped to norm C for each fake, plus noise. The
+penalty makes a critic nearly 1-Lipschitz, so C = 1 loses little.
 
 Privacy: a reply is B vectors of norm at most C, whatever the client's data, so replacing the client changes it by at
 most 2C√B. The client's noise therefore protects its whole data.
@@ -13,6 +13,7 @@ Differences from the paper:
 - Amplification by secretly drawing one of 1000 critics is not claimed: clients take turns in public, and every reply
   counts in full.
 - G and the critics are fedgan's networks (critics with GroupNorm). Critics are not warmed up before the first round.
+- A critic's steps draw from the `num_fakes` fakes that it was sent in the round, which include those of G's step.
 - The penalty interpolates between a real image and a fake of any label, with the label of the real one.
 """
 
@@ -30,9 +31,9 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
-from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
+from vitrail.methods.base import Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.private import PrivateMethod
-from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
+from vitrail.nets.dcgan import DcganDiscriminator, initialise
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.privacy.clipping import clipped_rows, noised
 from vitrail.privacy.mechanism import Mechanism, Noise
@@ -43,12 +44,12 @@ LIMIT = 2.0**15  # gradients are clipped to it after the noise, so that they fit
 
 
 @dataclass(frozen=True)
-class GsWgan(PrivateMethod):
-    """GS-WGAN: the settings, then one training iteration from top to bottom."""
+class GsWgan(gan.GeneratorOnServer, PrivateMethod):
+    """GS-WGAN: the settings, then Algorithm 1 from top to bottom."""
 
     privacy: Annotated[
         Literal["none", "gradient"],
-        Field(description="gradient: clip and noise the gradient with respect to each fake"),
+        Field(description="gradient: clip and noise the gradient with respect to each fake (paper: gradient)"),
     ] = "none"
     max_grad_norm: Annotated[
         float,
@@ -76,93 +77,96 @@ class GsWgan(PrivateMethod):
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
     mechanisms: ClassVar[tuple[str, ...]] = ("gradient",)
 
-    # -- The server generates fakes for the clients whose turn it is ------------------------------------------------
+    # -- Algorithm 1: initialize θ_D of each critic, and θ_G --------------------------------------------------------
+
+    def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
+        """Initialize θ_D of D_k (its warm start is left out)."""
+        return {"critic": to_vector(initialise(self.critic(), rng.torch())), "adam": None}
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
-        """Initialize G; each client initializes its own critic."""
-        first = {"generator": to_vector(initialise(self.generator(), rng.child("generator").torch()))}
-        return {**gan.init_or_warm_start(start, first), "adam": start["adam"] if start else None, "turns": {}}
+        """Initialize θ_G."""
+        theta_G = {"generator": to_vector(initialise(self.generator(), rng.child("generator").torch()))}
+        return {**gan.init_or_warm_start(start, theta_G), "adam": start["adam"] if start else None, "turns": {}}
+
+    # -- For each training step: select the index k, and generate fakes for D_k -------------------------------------
 
     def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
-        """Generate fakes, and select the clients with the fewest turns; in a private run none beyond `max_replies`."""
+        """Select the clients k with the fewest turns, in a private run none beyond `max_replies`; generate fakes.
+
+        The paper draws k at random; here it is public (see above).
+        """
         turns = server["turns"]
         ready = [c for c in clients if self.mechanism is None or turns.get(c, 0) < self.max_replies]
         who = sorted(sorted(ready, key=lambda c: turns.get(c, 0))[: self.active_clients], key=list(clients).index)
         seed = rng.child("fakes").seed()
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
-        z, y = self.noise(seed)
+        z, y = self.noise(seed)  # z_i ~ P_z, of the steps of D_k and of the step of G
         with torch.no_grad():
             x = fakes.pack(G(z, y).cpu(), self.fake_dtype)
         started = {"seed": seed, "x": x, "y": None if y is None else y.cpu().numpy()}
         return {**server, **started, "turns": turns | {c: turns.get(c, 0) + 1 for c in who}}, who
 
-    def noise(self, seed: int) -> gan.Batch:
-        """Return z and labels of the fakes, the same at every call."""
-        return gan.sample_latent(self.sent, self.latent_dim, self.task, Rng((seed,)).child("pool").torch())
-
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """Send the fakes."""
+        """Send the fakes G(z_i)."""
         return Broadcast(fakes.message_parts("fake", server["x"], server["y"], self.fake_dtype, self.task.classes))
 
-    # -- Client k trains its critic and returns sanitized gradients -------------------------------------------------
-
-    def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
-        """Initialize D_k."""
-        return {"critic": to_vector(initialise(self.critic(), rng.torch())), "adam": None}
+    # -- Client k: train D_k, and sanitize the gradient for G -------------------------------------------------------
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
-        """Train D_k, then return the gradient of G's loss with respect to each fake of the batch."""
+        """Train θ_D of D_k on the client's images S_k, then return the sanitized gradient of L_G for each fake."""
         D = from_vector(self.critic(), state["critic"]).to(self.task.device).train()
         optimizer = self.adam(D, state["adam"])
-        x, y = fakes.unpack(message.parts["x_fake"], message.parts.get("y_fake"), self.fake_dtype, self.task.device)
-        pick, m, losses = rng.child("real").numpy(), min(self.d_batch_size, len(data), len(x)), []
-        for _ in range(self.d_steps):
-            real = gan.image_batch(data, pick.choice(len(data), m, replace=False), self.task)
-            some = torch.from_numpy(pick.choice(len(x), m, replace=False)).to(self.task.device)
+        x_fake, y_fake = self.unpack(message)
+        pick, m, losses = rng.child("real").numpy(), min(self.d_batch_size, len(data), len(x_fake)), []
+        for _ in range(self.d_steps):  # n_dis times
+            real = gan.image_batch(data, pick.choice(len(data), m, replace=False), self.task)  # x_i from S_k
+            some = torch.from_numpy(pick.choice(len(x_fake), m, replace=False)).to(self.task.device)
+            fake = x_fake[some], None if y_fake is None else y_fake[some]  # G(z_i)
             between = torch.from_numpy(pick.random((m, 1, 1, 1), np.float32)).to(self.task.device)
-            loss = critic_loss(D, real, (x[some], None if y is None else y[some]), between, self.gradient_penalty)
-            gan.step(optimizer, loss)
-            losses.append(float(loss.detach()))
+            L_D = critic_loss(D, real, fake, between, self.gradient_penalty)
+            gan.step(optimizer, L_D)  # θ_D ← Adam(θ_D, ∇L_D)
+            losses.append(float(L_D.detach()))
 
-        x_b, y_b = x[: self.batch_size].requires_grad_(), None if y is None else y[: self.batch_size]
-        loss_g = -D(x_b, y_b)
-        (g,) = torch.autograd.grad(loss_g.sum(), x_b)
-        rows = g.flatten(1).cpu().numpy().astype(np.float64)
+        x_b, y_b = x_fake[: self.batch_size].requires_grad_(), None if y_fake is None else y_fake[: self.batch_size]
+        L_G = -D(x_b, y_b)
+        (g,) = torch.autograd.grad(L_G.sum(), x_b)  # g_i ← ∇L_G with respect to G(z_i)
+        g_up = g.flatten(1).cpu().numpy().astype(np.float64)
         parts: dict[str, Any] = {}
         if self.mechanism is not None:
-            clipped = clipped_rows(rows, self.max_grad_norm)  # Eq. 5
-            rows = noised(clipped.ravel(), self.mechanism.sigma, self.source(rng.child("noise")))  # Eq. 6
+            g_up = clipped_rows(g_up, self.max_grad_norm)  # Eq. 5: g_i · min(1, C / |g_i|)
+            g_up = noised(g_up.ravel(), self.mechanism.sigma, self.source(rng.child("noise")))  # Eq. 6: + N(0, σ²I)
         else:
-            parts["metric.loss_g"] = loss_g.detach().mean().reshape(1).cpu().numpy()
+            parts["metric.loss_g"] = L_G.detach().mean().reshape(1).cpu().numpy()
             parts["metric.loss_d"] = np.array([np.mean(losses)])
-        parts["gradient"] = np.clip(rows, -LIMIT, LIMIT).ravel()
+        parts["gradient"] = np.clip(g_up, -LIMIT, LIMIT).ravel()
         return {"critic": to_vector(D), "adam": optimizer.state_dict()["state"]}, Reply(parts)
 
-    # -- The server updates G ---------------------------------------------------------------------------------------
+    # -- The server: θ_G ← Adam(θ_G, sanitized gradient · ∂G(z)/∂θ_G) -----------------------------------------------
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
-        """Take an Adam step of G on Σ_k Σ_i g_i ∂x_i/∂w / (K B)."""
+        """Take an Adam step of θ_G on Σ_k Σ_i g_i ∂G(z_i)/∂θ_G / (K B)."""
         lasting = {name: server[name] for name in ("generator", "adam", "turns")}
         if not sums.clients:  # all turns are used up
             return lasting
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         optimizer = self.adam(G, server["adam"])
-        mean = torch.zeros(self.sent, *self.task.shape)
+        g = torch.zeros(self.sent, *self.task.shape)
         of_batch = sums.values["gradient"].reshape(self.batch_size, *self.task.shape)
-        mean[: self.batch_size] = torch.from_numpy((of_batch / (sums.clients * self.batch_size)).astype(np.float32))
-        G(*self.noise(server["seed"])).backward(mean.to(self.task.device))  # the same fakes, now with their graph
+        g[: self.batch_size] = torch.from_numpy((of_batch / (sums.clients * self.batch_size)).astype(np.float32))
+        G(*self.noise(server["seed"])).backward(g.to(self.task.device))  # the same fakes, now with their graph
         optimizer.step()
         return {**lasting, "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
 
-    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """Return the server's generator; clients have none."""
-        return gan.generator_model(server["generator"], self.task, self.width, self.latent_dim)
-
     # -- What both sides know ---------------------------------------------------------------------------------------
 
-    def generator(self) -> DcganGenerator:
-        """Return G, not initialized."""
-        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
+    def noise(self, seed: int) -> gan.Batch:
+        """Return z and labels of the fakes, the same at every call."""
+        return gan.sample_latent(self.sent, self.latent_dim, self.task, Rng((seed,)).child("pool").torch())
+
+    def unpack(self, message: ServerMessage) -> gan.Batch:
+        """Return the received fakes and their labels."""
+        x, y = message.parts["x_fake"], message.parts.get("y_fake")
+        return fakes.unpack(x, y, self.fake_dtype, self.task.device)
 
     def critic(self) -> DcganDiscriminator:
         """Return D_k, not initialized."""
@@ -206,7 +210,7 @@ class GsWgan(PrivateMethod):
 
 
 def critic_loss(D: nn.Module, real: gan.Batch, fake: gan.Batch, between: Tensor, penalty: float) -> Tensor:
-    """Return the mean of D(x̃) - D(x) + λ (|∇D(x̂)| - 1)², x̂ on the line from a fake x̃ to a real image x."""
+    """Return L_D: the mean of D(x̃) - D(x) + λ (|∇D(x̂)| - 1)², x̂ on the line from a fake x̃ to a real image x."""
     (x, y), (x_fake, y_fake) = real, fake
     x_hat = (between * x + (1 - between) * x_fake).requires_grad_()
     (slope,) = torch.autograd.grad(D(x_hat, y).sum(), x_hat, create_graph=True)

@@ -7,80 +7,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.methods.base import Model, Task
+from vitrail.methods.base import Model
 from vitrail.models.kinds.seeded import fewest_coded_bytes
 from vitrail.nets import generators
-from vitrail.nets.masked import Masked
-from vitrail.nets.supermask import encode_mask
+from vitrail.nets.masked import Masked, encode_mask
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire import scores
 from vitrail.wire.range_coder import encode_values
 from vitrail.wire.scores import Scores
 
-
-class MaskMethod(Protocol):
-    """The settings that the functions of this module read."""
-
-    @property
-    def task(self) -> Task: ...
-    @property
-    def generator(self) -> str: ...
-    @property
-    def width(self) -> float: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def schedule(self) -> str: ...
-    @property
-    def final_mask(self) -> str: ...
+if TYPE_CHECKING:
+    from vitrail.methods.moments import Moments
+    from vitrail.methods.prism.algorithm import Prism
 
 
-def layer_sizes(m: MaskMethod) -> tuple[int, ...]:
+def layer_sizes(m: Prism | Moments) -> tuple[int, ...]:
     """Return the number of mask elements of each layer."""
     with torch.device("meta"):
         net = generators.build_generator(m.generator, m.task.shape, m.task.classes, m.width)
     return tuple(p.numel() for p in net.parameters())
 
 
-def build_network(m: MaskMethod, seed: int) -> Masked:
+def build_network(m: Prism | Moments, seed: int) -> Masked:
     """Return the frozen network W; every party builds the same one from the seed."""
     net = generators.build_generator(m.generator, m.task.shape, m.task.classes, m.width)
     return Masked(net, seed).to(m.task.device)
 
 
-def learning_rate(m: MaskMethod, t: int) -> float:
-    """Return the learning rate of round t."""
+def learning_rate(m: Prism | Moments, lr: float, t: int) -> float:
+    """Return the learning rate of round t, which starts at lr."""
     if m.schedule == "constant":
-        return m.lr
-    return m.lr * (0.5 + 0.5 * math.cos(math.pi * t / m.task.rounds))
+        return lr
+    return lr * (0.5 + 0.5 * math.cos(math.pi * t / m.task.rounds))
 
 
-def score_optimizer(m: MaskMethod, s: Tensor, t: int, state: State) -> torch.optim.Adam:
-    """Return the Adam of the scores for round t; `state` is its state after the last round, or empty."""
-    optimizer = torch.optim.Adam([s], lr=learning_rate(m, t), betas=(0.5, 0.999), fused=True)
+def score_optimizer(m: Prism | Moments, s: Tensor, lr: float, t: int, state: State) -> torch.optim.Adam:
+    """Return the Adam of s in round t, with first learning rate lr; `state` is that after the last round, or empty."""
+    optimizer = torch.optim.Adam([s], lr=learning_rate(m, lr, t), betas=(0.5, 0.999), fused=True)
     if state:
         optimizer.state[s] = {k: v.clone() for k, v in state.items()}
     return optimizer
 
 
-def sample_inputs(m: MaskMethod, i: int, z: int, classes: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample_inputs(m: Prism | Moments, i: int, z: int, classes: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return the generator's inputs of iteration i: noise of z dimensions, and labels that cycle through `classes`."""
     noise = torch.randn(m.batch_size, z, generator=draw).to(m.task.device)
     at = torch.arange(m.batch_size, device=m.task.device)
     return noise, classes[(i * m.batch_size + at) % len(classes)]
 
 
-def export(m: MaskMethod, seed: int, s: Scores, trained: bool) -> Mapping[str, Model]:
+def export(m: Prism | Moments, seed: int, s: Scores, trained: bool) -> Mapping[str, Model]:
     """Return the models: W⊙M* as a seed and a coded mask and, after training, θ for a new mask in every batch.
 
     Args:
@@ -92,8 +76,7 @@ def export(m: MaskMethod, seed: int, s: Scores, trained: bool) -> Mapping[str, M
     mask: NDArray[np.bool_] = s > 0  # θ > 1/2
     if m.final_mask == "sample":
         mask = Rng((seed,)).child("final mask").numpy().random(len(s)) < scores.theta(s)
-    header: dict[str, Any] = {"generator": m.generator, "shape": list(m.task.shape)}
-    header |= {"classes": m.task.classes, "width": m.width, "seed": seed}
+    header = _header(m, seed)
     net, least = build_network(m, seed), fewest_coded_bytes(header)  # a reader refuses files that are shorter
     coded = encode_mask(net, mask)
     coded = coded if len(coded) >= least else encode_mask(net, mask, packed=True)
@@ -103,3 +86,21 @@ def export(m: MaskMethod, seed: int, s: Scores, trained: bool) -> Mapping[str, M
         coded = coded if len(coded) >= least else encode_values(s, packed=True)
         models["ensemble"] = Model("ensemble", {**header, "scores": coded})
     return models
+
+
+def export_weights(m: Prism | Moments, seed: int, factors: Tensor) -> Model:
+    """Return the network with trained weights W⊙factors, as float16 by name.
+
+    Args:
+        m: The method.
+        seed: Seed of W.
+        factors: One real number per weight.
+    """
+    net = build_network(m, seed).cpu().fix(factors)
+    return Model("dense", {**_header(m, seed), "weights": {k: p.half() for k, p in net.named_parameters()}})
+
+
+def _header(m: Prism | Moments, seed: int) -> dict[str, Any]:
+    """Return what a model file needs to build the network."""
+    network = {"generator": m.generator, "shape": list(m.task.shape), "classes": m.task.classes, "width": m.width}
+    return {**network, "seed": seed}

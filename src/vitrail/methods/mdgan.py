@@ -28,8 +28,8 @@ from torch import nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
-from vitrail.methods.base import BaseMethod, Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, is_sendable
-from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
+from vitrail.methods.base import BaseMethod, Broadcast, PartSpec, Reply, ServerMessage, Sums, is_sendable
+from vitrail.nets.dcgan import DcganDiscriminator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
@@ -37,7 +37,7 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class MdGan(BaseMethod):
+class MdGan(gan.GeneratorOnServer, BaseMethod):
     """MD-GAN: the settings, then Algorithm 1 from top to bottom."""
 
     k: Annotated[
@@ -58,59 +58,104 @@ class MdGan(BaseMethod):
     g_loss: Annotated[
         Literal["nonsaturating", "minimax"], Field(description="the generator's loss (paper: minimax)")
     ] = "nonsaturating"
-    fake_dtype: Annotated[fakes.Form, Field(description="number format of fakes in messages")] = "uint8"
+    fake_dtype: Annotated[fakes.Form, Field(description="number format of sent fakes (paper: float32)")] = "uint8"
     wire_dtype: Annotated[
-        Literal["float32", "float16"], Field(description="number format of gradients and swapped discriminators")
+        Literal["float32", "float16"],
+        Field(description="number format of sent gradients and discriminators (paper: float32)"),
     ] = "float16"
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
 
-    # -- Step 1: the server generates batches X^(1), ..., X^(k), and sends two to each client ------------------------
+    # -- Algorithm 1, WORKER: client n ------------------------------------------------------------------------------
 
-    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
-        """Initialize G; each client initializes its own D."""
-        first = {"generator": to_vector(initialise(self.generator(), rng.child("generator").torch()))}
-        return {"rounds": 0, **gan.init_or_warm_start(start, first), "adam": start["adam"] if start else None}
+    def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
+        """Initialize θ_n of D_n."""
+        return {"discriminator": to_vector(initialise(self.discriminator(), rng.torch())), "adam": None}
 
-    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
-        """Generate k batches and, if a swap is due, draw a cycle through all clients.
+    def worker(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
+        """Run one global iteration of WORKER on its images B_n; return its state, and F_n."""
+        D_n = from_vector(self.discriminator(), state["discriminator"]).to(self.task.device).train()
+        optimizer = self.adam(D_n, state["adam"])
+        pick = rng.child("real").numpy().choice(len(data), min(self.batch_size, len(data)), replace=False)
+        X_r, y_r = gan.image_batch(data, pick, self.task)  # X^(r) ← SAMPLES(B_n, b)
+        (X_g, y_g), (X_d, y_d) = self.receive_batches(message)  # X^(g), X^(d) ← RECEIVEBATCHES(C)
+        for _ in range(self.d_steps):  # L times: D_n ← DISCLEARNINGSTEP(J_disc, D_n)
+            J_disc = F.softplus(-D_n(X_r, y_r)).mean() + F.softplus(D_n(X_d, y_d)).mean()
+            gan.step(optimizer, J_disc)
 
-        During a round the state has k batches, k gradients and two names per client in addition to what
-        `finish_round` returns.
-        """
-        G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
-        seed = rng.child("fakes").seed()
-        k = min(self.k or len(clients).bit_length() - 1 or 1, len(clients))
-        batches = []
-        for j in range(k):
-            z, y = self.noise(seed, j)
-            with torch.no_grad():
-                x = G(z, y).cpu()
-            batches.append({"x": fakes.pack(x, self.fake_dtype), "y": None if y is None else y.cpu().numpy()})
-        t = server["rounds"] + 1
+        logits = D_n(X_g.requires_grad_(), y_g)
+        loss_g = F.softplus(-logits) if self.g_loss == "nonsaturating" else -F.softplus(logits)
+        (F_n,) = torch.autograd.grad(loss_g.sum(), X_g)  # F_n ← ∂B/∂x, x in X^(g); not /b: that underflows in float16
+        parts = {
+            "gradient": F_n.cpu().numpy(),  # SEND(C, F_n)
+            "metric.loss_g": loss_g.detach().mean().reshape(1).cpu().numpy(),
+            "metric.loss_d": J_disc.detach().reshape(1).cpu().numpy(),
+        }
+        theta_n, relay = to_vector(D_n), {}
+        if "heir" in message.parts:  # if a swap is due: SEND(W_l, D_n); it trains its own D_n until another arrives
+            W_l = bytes(message.parts["heir"]).decode()
+            relay[W_l, "discriminator"] = theta_n
+        return {"discriminator": theta_n, "adam": optimizer.state_dict()["state"]}, Reply(parts, relay)
+
+    # -- Algorithm 1, SWAP ------------------------------------------------------------------------------------------
+
+    def swap(self, t: int, clients: Sequence[str], rng: Rng) -> dict[str, str]:
+        """Return the W_l that receives each client's D_n after iteration t: all in a random cycle; empty: not due."""
         due = self.swap_every and t % self.swap_every == 0 and t < self.task.rounds and len(clients) > 1
         cycle = [clients[i] for i in rng.child("swap").numpy().permutation(len(clients))] if due else []
+        return dict(zip(cycle, cycle[1:] + cycle[:1], strict=True))
+
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
+        """Run WORKER with a received D (D_n ← RECEIVED) if that gives finite values, else its own, else a new one.
+
+        Steps on a D from another client may be infinite.
+        """
+        received = list(message.relayed.values())[-1:]  # several only if the client was absent: the newest is used
+        for before in (*({"discriminator": D, "adam": None} for D in received), state):
+            after, reply = self.worker(before, message, data, rng)
+            if finite(after) and is_sendable(*reply.parts.values(), *reply.relay.values()):
+                return after, reply
+        return self.worker(self.client_init("", rng.child("again")), message, data, rng)
+
+    # -- Algorithm 1, SERVER ----------------------------------------------------------------------------------------
+
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
+        """Initialize w of G."""
+        w = {"generator": to_vector(initialise(self.generator(), rng.child("generator").torch()))}
+        return {"rounds": 0, **gan.init_or_warm_start(start, w), "adam": start["adam"] if start else None}
+
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+        """Generate the k batches of this iteration.
+
+        During a round the state has k batches, k gradients and two names per client in addition to what
+        `finish_round` returns. `heir` is the result of SWAP: the recipient of each client's D.
+        """
+        G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
+        t, seed = server["rounds"] + 1, rng.child("fakes").seed()
+        k = min(self.k or len(clients).bit_length() - 1 or 1, len(clients))
+        X = []
+        for j in range(k):
+            Z_j, y = self.noise(seed, j)  # Z_j ← GAUSSIANNOISE(b)
+            with torch.no_grad():
+                X_j = G(Z_j, y).cpu()  # X^(j) ← {G(z), z in Z_j}
+            X.append({"x": fakes.pack(X_j, self.fake_dtype), "y": None if y is None else y.cpu().numpy()})
         started = {
             "rounds": t,
             "seed": seed,
-            "fakes": batches,
+            "fakes": X,
             "turn": {client: n for n, client in enumerate(clients)},
-            "heir": dict(zip(cycle, cycle[1:] + cycle[:1], strict=True)),
+            "heir": self.swap(t, clients, rng),
             "gradients": [np.zeros((self.batch_size, *self.task.shape)) for _ in range(k)],
         }
         return {**server, **started}, clients
 
-    def noise(self, seed: int, j: int) -> gan.Batch:
-        """Return Z_j and its labels, the same at every call."""
-        return gan.sample_latent(self.batch_size, self.latent_dim, self.task, Rng((seed,)).child("batch", j).torch())
-
     def split(self, server: State, client: str) -> tuple[int, int]:
-        """Return the batches of client n: X_g = X^(n mod k), X_d = X^((n+1) mod k)."""
+        """SPLIT: return the batches of client n, X^(g) = X^(n mod k) and X^(d) = X^((n+1) mod k)."""
         n, k = server["turn"][client], len(server["fakes"])
         return n % k, (n + 1) % k
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """Send X_g and X_d (one batch if they are the same, k = 1) and, for a swap, the recipient of the client's D."""
+        """For each n: SEND X^(g) and X^(d) (one batch if they are the same, k = 1) and, for a swap, the name W_l."""
         g, d = self.split(server, client)
         parts: dict[str, tuple[str, Array]] = {}
         for name, j in {"g": g, "d": d}.items() if g != d else [("g", g)]:
@@ -120,69 +165,15 @@ class MdGan(BaseMethod):
             parts["heir"] = ("bytes", np.frombuffer(server["heir"][client].encode(), np.uint8))
         return Broadcast(parts)
 
-    # -- Steps 2 and 3: client n trains D_n and returns F_n ---------------------------------------------------------
-
-    def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
-        """Initialize D_n."""
-        return {"discriminator": to_vector(initialise(self.discriminator(), rng.torch())), "adam": None}
-
-    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
-        """Run the client's part with a received D if that gives finite values, else with its own, else with a new one.
-
-        Steps on a D from another client may be infinite.
-        """
-        received = list(message.relayed.values())[-1:]  # several only if the client was absent: the newest is used
-        for before in (*({"discriminator": D, "adam": None} for D in received), state):
-            after, reply = self.trained(before, message, data, rng)
-            if finite(after) and is_sendable(*reply.parts.values(), *reply.relay.values()):
-                return after, reply
-        return self.trained(self.client_init("", rng.child("again")), message, data, rng)
-
-    def trained(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
-        """Take L steps of D_n on X_r and X_d, then compute F_n on X_g."""
-        D = from_vector(self.discriminator(), state["discriminator"]).to(self.task.device).train()
-        optimizer = self.adam(D, state["adam"])
-        x_r, y_r = self.sample(data, rng)
-        x_g, y_g = self.unpack(message, "g")
-        x_d, y_d = self.unpack(message, "d") if "x_d" in message.parts else (x_g, y_g)
-        for _ in range(self.d_steps):
-            loss_d = F.softplus(-D(x_r, y_r)).mean() + F.softplus(D(x_d, y_d)).mean()  # J_disc
-            gan.step(optimizer, loss_d)
-
-        logits = D(x_g.requires_grad_(), y_g)
-        loss_g = F.softplus(-logits) if self.g_loss == "nonsaturating" else -F.softplus(logits)
-        (e,) = torch.autograd.grad(loss_g.sum(), x_g)  # F_n, not divided by b: that would underflow in float16
-        parts = {
-            "gradient": e.cpu().numpy(),
-            "metric.loss_g": loss_g.detach().mean().reshape(1).cpu().numpy(),
-            "metric.loss_d": loss_d.detach().reshape(1).cpu().numpy(),
-        }
-        vector, relay = to_vector(D), {}
-        if "heir" in message.parts:  # SWAP; the client trains its own D until another one arrives
-            relay[bytes(message.parts["heir"]).decode(), "discriminator"] = vector
-        return {"discriminator": vector, "adam": optimizer.state_dict()["state"]}, Reply(parts, relay)
-
-    def sample(self, data: Images, rng: Rng) -> gan.Batch:
-        """Return X_r: b of the client's images, or all if it has fewer."""
-        pick = rng.child("real").numpy().choice(len(data), min(self.batch_size, len(data)), replace=False)
-        return gan.image_batch(data, pick, self.task)
-
-    def unpack(self, message: ServerMessage, name: str) -> gan.Batch:
-        """Return a received batch of fakes and its labels."""
-        x, y = message.parts[f"x_{name}"], message.parts.get(f"y_{name}")
-        return fakes.unpack(x, y, self.fake_dtype, self.task.device)
-
-    # -- Step 4: the server updates G -------------------------------------------------------------------------------
-
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
-        """Add F_n to the sum for its batch: memory for k gradients, whatever the number of clients."""
+        """GETFEEDBACKS: add F_n to the sum for its batch: memory for k gradients, whatever the number of clients."""
         j, _ = self.split(server, client)
         gradients = list(server["gradients"])
         gradients[j] = gradients[j] + parts["gradient"].reshape(gradients[j].shape)
         return {**server, "gradients": gradients}
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
-        """Take an Adam step on Δw = 1/(N b) Σ_n Σ_i e_i ∂x_i/∂w, over the images x_i of all X_g."""
+        """Compute Δw = 1/(N b) Σ_n Σ_i e_i ∂x_i/∂w from the e_i in F_n, x_i in X^(g); w ← w + ADAM(Δw)."""
         G = from_vector(self.generator(), server["generator"]).to(self.task.device).train()
         optimizer = self.adam(G, server["adam"])
         for j, total in enumerate(server["gradients"]):
@@ -191,15 +182,20 @@ class MdGan(BaseMethod):
         optimizer.step()
         return {"rounds": server["rounds"], "generator": to_vector(G), "adam": optimizer.state_dict()["state"]}
 
-    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """Return the server's generator; clients have none."""
-        return gan.generator_model(server["generator"], self.task, self.width, self.latent_dim)
+    # -- Noise and batches ------------------------------------------------------------------------------------------
+
+    def noise(self, seed: int, j: int) -> gan.Batch:
+        """Return Z_j and its labels, the same at every call."""
+        return gan.sample_latent(self.batch_size, self.latent_dim, self.task, Rng((seed,)).child("batch", j).torch())
+
+    def receive_batches(self, message: ServerMessage) -> tuple[gan.Batch, gan.Batch]:
+        """Return X^(g) and X^(d) with their labels; one batch for both if k = 1."""
+        names = ("g", "d" if "x_d" in message.parts else "g")
+        parts = [(message.parts[f"x_{name}"], message.parts.get(f"y_{name}")) for name in names]
+        g, d = (fakes.unpack(x, y, self.fake_dtype, self.task.device) for x, y in parts)
+        return g, d
 
     # -- What both sides know ---------------------------------------------------------------------------------------
-
-    def generator(self) -> DcganGenerator:
-        """Return G, not initialized."""
-        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
 
     def discriminator(self) -> DcganDiscriminator:
         """Return D, not initialized."""

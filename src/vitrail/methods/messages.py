@@ -32,7 +32,7 @@ class Task:
     Args:
         shape: Channels, height and width of the images.
         classes: Number of classes; 0 if images are unlabelled.
-        rounds: Number of communication rounds.
+        rounds: Number of rounds.
         clients: Number of clients in the federation; it bounds counts and sums.
         device: Torch device of the clients.
         secagg_threshold: Clients that must remain to open a secure sum; 0 turns secure aggregation off.
@@ -73,7 +73,7 @@ class PartSpec:
         unpack: Decodes an "each" part from bytes, given the server's state.
         numbers: Number of values that such a byte-coded part represents.
         over: What the method divides a sum by: the name of another part, or NUM_CLIENTS; empty if it is not a mean.
-        shape: Shape on the wire; None stands for any length that matches the size.
+        shape: Shape on the wire; None: any length that matches the size.
 
     Examples:
         >>> PartSpec("sum", "float32", 10).has_shape((10,))

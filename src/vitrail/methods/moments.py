@@ -1,4 +1,4 @@
-"""One-shot moments: clients send noised sums of features once, and the server trains a mask that matches them.
+"""One-shot moments: clients send noisy sums of features once, and the server trains a generator that matches them.
 
 PRISM's loss (Eq. 1) needs only sums over each client's images, so they can be released once, as DP-MEPF does with
 central data (Harder, Jalali, Sutherland, Park; TMLR 2023). All rounds after the first run on the server alone and use
@@ -6,9 +6,10 @@ only the released sums, so ε does not grow. Sums add up: how images are divided
 
 Differences from the paper (DP-MEPF):
 
-- Federated: each client noises its own sums; with secure aggregation each adds a share of one noise.
-- The generator is PRISM's: a mask over a frozen random network.
-- The server refuses sums that are impossible for the number of images they count (privacy/feature_sums.py, Plausible).
+- Federated: each client adds noise to its own sums; with secure aggregation each adds a share of one noise.
+- The generator is PRISM's, a mask over a frozen random network, or (`network=dense`) the same network with trained
+  weights and an exponential average of them.
+- The server refuses sums that are impossible for the number of images they count (`SumBounds`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from vitrail.nets.features import choose_features, layer_plan, parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
 from vitrail.privacy.feature_sum_messages import SumBounds, pack, unpack
-from vitrail.privacy.feature_sums import noise_share, noised, pooled_size, sensitivity, sensitivity_reason
+from vitrail.privacy.feature_sums import Summary, noise_share, noised, pooled_size, sensitivity, sensitivity_reason
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -46,9 +47,9 @@ class Moments(PrivateMethod):
     """One-shot moments: settings, client, server."""
 
     # The sums that clients release.
-    privacy: Annotated[
-        Literal["moments", "none"], Field(description="noised sums, or sums without noise (not private)")
-    ] = "moments"
+    privacy: Annotated[Literal["moments", "none"], Field(description="sums with noise, or without (not private)")] = (
+        "moments"
+    )
     features: Annotated[
         str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)")
     ] = "auto"
@@ -72,6 +73,10 @@ class Moments(PrivateMethod):
     ] = 16_000
 
     # The network and its training on the server.
+    network: Annotated[
+        Literal["masked", "dense"],
+        Field(description="what is trained: a mask over random weights (kilobytes), or the weights (better images)"),
+    ] = "masked"
     generator: Annotated[str, AfterValidator(GENERATORS.check), Field(description="generator network")] = "small"
     width: Annotated[float, Field(gt=0, le=8, description="channel multiplier of the generator")] = 1.0
     score_init: Annotated[
@@ -81,6 +86,13 @@ class Moments(PrivateMethod):
     local_steps: Annotated[int, Field(ge=1, description="training iterations of the server per round")] = 20
     batch_size: Annotated[int, Field(ge=2, description="generated images per iteration")] = 50
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate for the scores")] = 0.3
+    dense_lr: Annotated[
+        float,
+        Field(gt=0, le=1e3, description="network=dense: Adam's learning rate, relative to the size of first weights"),
+    ] = 0.03
+    ema_decay: Annotated[
+        float, Field(ge=0, lt=1, description="network=dense: decay of the average of weights that is exported")
+    ] = 0.998
     schedule: Annotated[Literal["cosine", "constant"], Field(description="learning rate over the rounds")] = "cosine"
     smoothing: Annotated[
         float, Field(gt=0, le=1, description="weight of the newest batch in the average of generated moments")
@@ -92,18 +104,23 @@ class Moments(PrivateMethod):
         Literal["mode", "sample"], Field(description="exported mask: θ > 1/2 (mode), or a sample of Bern(θ)")
     ] = "mode"
 
+    max_replies: ClassVar[int] = 1
     mechanisms: ClassVar = ("moments",)
     default_epsilon: ClassVar = 9.8
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 41}
+    added_later: ClassVar[Mapping[str, Any]] = {"network": "masked", "dense_lr": 0.03, "ema_decay": 0.998}
 
-    # -- The first round: every client releases its sums ------------------------------------------------------------
+    # -- Round 1: every client releases its sums; it replies in no later round --------------------------------------
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """Draw the seed of the frozen network W and of the first scores."""
         if start is not None:
             raise VitrailError("init_from=: moments cannot continue an earlier run, it starts from what clients send")
-        seed = rng.child("network").seed()
-        first = scores.first(seed, sum(masks.layer_sizes(self)), self.score_init, self.score_std)
+        seed, size = rng.child("network").seed(), sum(masks.layer_sizes(self))
+        if self.network == "dense":
+            w = torch.randn(size, generator=rng.child("weights").torch())
+            return {"seed": seed, "s": w, "ema": w, "t": 0}
+        first = scores.first(seed, size, self.score_init, self.score_std)
         return {"seed": seed, "s": torch.from_numpy(scores.real(first)), "t": 0}
 
     def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
@@ -115,7 +132,7 @@ class Moments(PrivateMethod):
         return Broadcast({})
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:  # noqa: ARG002
-        """Return the noised sums of features by class.
+        """Return the sums of features by class, with noise.
 
         A repeated request, as after a void round, gets the same reply. Not so with secure aggregation: the difference
         of two secure sums with the same noise would show what one client sent.
@@ -130,24 +147,41 @@ class Moments(PrivateMethod):
             sent = pack(noised(sums, self.sigma, source), self.sigma)
         return {"sent": sent}, Reply({"sums": sent})
 
-    # -- Every round: the server ------------------------------------------------------------------------------------
+    # -- Rounds 2, 3, ...: the server alone matches the released sums -----------------------------------------------
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
-        """Store the sums in the first round; train the scores against them in all others."""
-        if "sums" not in server:
-            total = sums.values["sums"].reshape(self.kinds, -1)
-            return {**server, "sums": total, "clients": sums.clients, "t": 1}
+        """Store the sums in the first round; train against them in all others."""
+        if "sums" in server:
+            return self.train(server, rng)
+        total = sums.values["sums"].reshape(self.kinds, -1)
+        return {**server, "sums": total, "clients": sums.clients, "t": 1}
+
+    def train(self, server: State, rng: Rng) -> State:
+        """Train the scores s for local_steps.
+
+        With `network=dense` s are the weights themselves, as factors of W: weights of all layers have one scale.
+        """
         loss = self.loss(server)
         W = masks.build_network(self, server["seed"])
         s = server["s"].to(self.task.device).clone().requires_grad_()
-        optimizer = masks.score_optimizer(self, s, server["t"], server.get("optimizer", {}))
+        dense, lr = self.network == "dense", self.dense_lr if self.network == "dense" else self.lr
+        optimizer = masks.score_optimizer(self, s, lr, server["t"], server.get("optimizer", {}))
+        ema = server["ema"].to(self.task.device).clone() if dense else None
         draw = rng.child("training").torch()
         for i in range(self.local_steps):
             z, y = masks.sample_inputs(self, i, W.z, loss.present, draw)
-            M = sample_mask(s, draw, self.straight_through == "theta")  # θ ← Sigmoid(s); M ~ Bern(θ)
-            fakes = W(M, z, y if self.task.classes else None)
+            M = s
+            if not dense:
+                theta = torch.sigmoid(s)  # θ ← Sigmoid(s)
+                M = sample_mask(theta, draw, self.straight_through == "theta")  # M ~ Bern(θ)
+            fakes = W(M, z, y if self.task.classes else None)  # (W⊙M)(z)
             gan.step(optimizer, loss(fakes, y))  # PRISM's Eq. 1, on the moments that the sums give
+            if ema is not None:
+                n = (server["t"] - 1) * self.local_steps + i
+                ema.lerp_(s.detach(), 1 - min(self.ema_decay, (1 + n) / (10 + n)))  # a short average at first
         after = {"s": s.detach().cpu(), "t": server["t"] + 1, "optimizer": dict(optimizer.state[s])}
+        if ema is not None:
+            after["ema"] = ema.cpu()
         if loss.smooth is not None:
             after |= {"smooth": loss.smooth.tree(), "batches": loss.batches}
         return {**server, **after}
@@ -161,7 +195,9 @@ class Moments(PrivateMethod):
         return loss
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """Return W⊙M* as a seed and a coded mask, and θ."""
+        """Return W⊙M* as a seed and a coded mask, and θ; with `network=dense`, the averaged weights."""
+        if self.network == "dense":
+            return {"generator": masks.export_weights(self, server["seed"], server["ema"])}
         return masks.export(self, server["seed"], scores.on_grid(server["s"].numpy()), server["t"] > 1)
 
     # -- The release and its noise ----------------------------------------------------------------------------------
@@ -195,6 +231,10 @@ class Moments(PrivateMethod):
             noised_by="all clients" if secure else "client",
             own_share=1 / math.sqrt(secure - self.max_colluding) if secure else 0.0,
         )
+
+    def feature_summary(self) -> Summary:
+        """Return what a client sums of an image."""
+        return feature_summary(self)
 
     @property
     def sigma(self) -> float:
@@ -231,20 +271,15 @@ class Moments(PrivateMethod):
     def numbers(self) -> int:
         """Number of sums that a client sends."""
         plan, layers = layer_plan(self.features), parse_layers(self.features, self.layers)
-        chosen = range(len(plan.widths)) if layers is None else layers
-        return self.kinds * (1 + 2 * pooled_size(plan, chosen, self.pool_size, self.task.shape))
+        return self.kinds * (1 + 2 * pooled_size(plan, layers, self.pool_size, self.task.shape))
 
     @property
     def largest(self) -> int:
-        """Largest noised sum of one client under secure aggregation; the modulus has room for all clients together.
+        """Largest noisy sum of one client under secure aggregation; the modulus has room for all clients together.
 
         Half of it is for the sum itself: a larger sum is clipped there, which increases no difference of two sums.
         """
         return int(2 ** (1 + math.ceil(math.log2(self.max_per_class * feature_summary(self).count))))
-
-    @property
-    def max_replies(self) -> int:
-        return 1
 
     @property
     def max_images_per_client(self) -> int:

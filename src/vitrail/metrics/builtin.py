@@ -38,7 +38,7 @@ def fid(context: MetricContext) -> Distances:
     return found
 
 
-def oracle_score(context: MetricContext) -> Scores:
+def oracle(context: MetricContext) -> Scores:
     """Score and oracle gap."""
     return Scores(context.oracle)
 
@@ -53,6 +53,6 @@ def learner(context: MetricContext) -> DownstreamClassifier:
     return DownstreamClassifier(context.data.train, context.test, context.classes)
 
 
-def run_classifier(context: MetricContext) -> Metric:  # noqa: ARG001
+def classifier(context: MetricContext) -> Metric:  # noqa: ARG001
     """Refuse: the classifier of a run is measured with the run's folder, not with a generator."""
     raise VitrailError("classifier: this measures the classifier that a run trained; give the run's folder")

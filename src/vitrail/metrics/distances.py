@@ -1,4 +1,8 @@
-"""Distances between generated and real images in the features of a network."""
+"""Distances between generated and real images in the features of a network.
+
+Fréchet and kernel distance are in frechet.py. Improved precision and recall: Kynkäänniemi et al. 2019; density and
+coverage: Naeem et al. 2020.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.metrics.extractors import Extractor, FeatureSet
 from vitrail.metrics.frechet import few_samples, frechet, frechet_without, kernel_distance
 from vitrail.metrics.measure import GROUPS, Bounded, Measure, jackknife, share
-from vitrail.metrics.neighbours import NEAREST, Neighbourhoods
 
 ROWS = 2000  # of each set, where all pairs are compared or a probe is fitted
 NO_LIMIT = (-math.inf, math.inf)
+NEAREST = 5
 
 
 class Distances:
@@ -66,6 +71,40 @@ class Distances:
         without = frechet_without(real.stored, fake.gaussian), frechet_without(fake.stored, real.gaussian)
         shares = [len(s.stored) / s.gaussian.n for s in (real, fake)]
         return jackknife(frechet(real.gaussian, fake.gaussian), without, shares, (0, math.inf))
+
+
+class Neighbourhoods:
+    """All distances within and between two sets of features, computed once, for measures of any of their subsets."""
+
+    def __init__(self, real: np.ndarray, fake: np.ndarray) -> None:
+        from prdc.prdc import compute_pairwise_distance  # its import of scikit-learn takes seconds
+
+        self.within_real, self.within_fake = compute_pairwise_distance(real), compute_pairwise_distance(fake)
+        self.between = compute_pairwise_distance(real, fake)  # one row per real image, one column per generated image
+
+    def shares(
+        self, real: NDArray[np.bool_] | slice = slice(None), fake: NDArray[np.bool_] | slice = slice(None)
+    ) -> dict[str, float]:
+        """Return precision, recall, density and coverage of subsets, as defined by `prdc.compute_prdc`.
+
+        Args:
+            real: Mask over the real images; by default all.
+            fake: Mask over the generated images; by default all.
+        """
+        from prdc.prdc import get_kth_value
+
+        real_radius, fake_radius = (
+            get_kth_value(d[some][:, some], NEAREST + 1)
+            for d, some in ((self.within_real, real), (self.within_fake, fake))
+        )  # each point is its own nearest neighbour
+        between = self.between[real][:, fake]
+        inside_real = between < real_radius[:, None]
+        return {
+            "precision": float(inside_real.any(0).mean()),
+            "recall": float((between < fake_radius).any(1).mean()),
+            "density": float(inside_real.sum(0).mean() / NEAREST),
+            "coverage": float((between.min(1) < real_radius).mean()),
+        }
 
 
 def _neighbours(real: np.ndarray, fake: np.ndarray) -> dict[str, Bounded]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,27 +20,13 @@ from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError, nearest
 from vitrail.utils.rng import Rng
 
+if TYPE_CHECKING:
+    from vitrail.metrics.samples import Samples
+    from vitrail.models.classifier import Classifier
+    from vitrail.models.generator import Generator
+
 LABELLED = ("fd-oracle", "oracle", "learner")  # built-in metrics that need labels
 MIN_IMAGES = 10  # of each set, below which nothing is measured
-
-
-class Shaped(Protocol):
-    """An object with images of one shape and some classes."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]: ...
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-
-
-class ImageSampler(Shaped, Protocol):
-    """What is evaluated: a generator, or any source of images in [0, 1] with their labels."""
-
-    @property
-    def about(self) -> dict[str, Any]: ...
-    def batches(self, n: int, label: Any = None, seed: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yield n images in batches."""
-        ...
 
 
 def split_validation(test: Images) -> tuple[Images, Images]:
@@ -80,7 +66,7 @@ def check_metrics(names: Iterable[str]) -> list[str]:
 
 
 def evaluate(
-    generator: ImageSampler,
+    generator: Generator | Samples,
     data: Dataset,
     n: int = 5000,
     families: Iterable[str] | None = None,
@@ -99,7 +85,7 @@ def evaluate(
         families: Names of METRICS; by default all built-in ones that the data allows, except fid.
         seed: Seed of the noise and of the order of labels.
         fid_n: Largest number of images, real and generated, for fid.
-        ruler: The network of fd-vitrail; by default one that the generator was not trained against.
+        ruler: The feature network of fd-vitrail; by default one that the generator was not trained against.
         tell: Called with a line of text on progress.
 
     Returns:
@@ -107,7 +93,7 @@ def evaluate(
 
     Raises:
         VitrailError: If a metric is unknown or needs labels that are missing, the images have other shapes or classes
-            than the data, there are too few images, or the generator was trained against the ruler.
+            than the data, there are too few images, or the generator was trained against that network.
     """
     check_fits(generator, data)
     _, test = split_validation(data.test)
@@ -123,7 +109,9 @@ def evaluate(
     against = trained_against(generator)
     ruler = ruler or choose_ruler(data.name, against)
     if ruler in against:
-        raise VitrailError(f"the model was trained against {ruler}, which may not rank it; choose another ruler")
+        raise VitrailError(
+            f"the model was trained against {ruler}, which may not rank it; choose another feature network"
+        )
     context = MetricContext(data, test, len(generator.classes), ruler, fid_n, tell)
     y = None if truth is None else requested_labels(truth, len(generator.classes), n, seed)
     with one_thread(), torch.no_grad():  # the same bits on any number of cores
@@ -163,7 +151,7 @@ def round_to_8_bits(x: Tensor) -> Tensor:
     return (x * 255).round() / 127.5 - 1
 
 
-def check_fits(model: Shaped, data: Dataset) -> None:
+def check_fits(model: Generator | Samples | Classifier, data: Dataset) -> None:
     """Check that a model's images and classes are those of the data.
 
     Raises:
@@ -198,6 +186,6 @@ def requested_labels(labels: NDArray[np.int64], classes: int, n: int, seed: int)
     return torch.from_numpy(Rng((seed,)).child("asked labels").numpy().permutation(requested))
 
 
-def trained_against(generator: ImageSampler) -> list[str]:
+def trained_against(generator: Generator | Samples) -> list[str]:
     """Return the feature networks that a generator was trained against; none of them may rank it."""
     return [name for name in generator.about.get("trained_against", []) if isinstance(name, str)]

@@ -18,10 +18,9 @@ from vitrail.metrics.frechet import Gaussian
 from vitrail.nets.feature_moments import to_float
 from vitrail.nets.features import choose_features, load_features
 from vitrail.nets.pretrained import weights_digest
-from vitrail.utils.cache import cached
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
-from vitrail.utils.state import State
+from vitrail.utils.state import State, cached
 
 KEEP = 5000  # rows that are stored for metrics that need more than mean and covariance
 BATCH = 250

@@ -20,10 +20,10 @@ from vitrail.metrics.measure import Measure, bootstrap, share
 from vitrail.nets.classifier import build_classifier, random_shift
 from vitrail.nets.feature_moments import to_float
 from vitrail.nets.pretrained import weights_digest
-from vitrail.utils.cache import cached
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
+from vitrail.utils.state import cached
 
 MOST = 20_000  # images that a classifier is trained on
 EPOCHS, LEAST_STEPS, MOST_STEPS, BATCH = 10, 600, 2400, 64
@@ -71,14 +71,18 @@ def confidence(net: nn.Module, images: Images) -> tuple[np.ndarray, np.ndarray]:
     for at in range(0, len(images), 256):
         y = torch.from_numpy(images.labels[at : at + 256]) if images.labels is not None else torch.empty(0)
         parts.append(judge(net, to_float(images.pixels[at : at + 256]), y))
-    right, sure = (torch.cat(p).numpy() for p in zip(*parts, strict=True))
-    return right, sure
+    return _columns(parts)
 
 
 def judge(net: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return for images in [-1, 1] with labels whether a classifier predicts the label, and the label's softmax."""
     logits = net(x).double()
     return (logits.argmax(1) == y).double(), logits.softmax(1).gather(1, y[:, None])[:, 0]
+
+
+def _columns(parts: list[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, np.ndarray]:
+    right, sure = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
+    return right, sure
 
 
 def accuracy(net: nn.Module, test: Images) -> Measure:
@@ -129,19 +133,16 @@ class Scores:
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
-        self.right: list[Tensor] = []
-        self.sure: list[Tensor] = []
+        self.judged: list[tuple[Tensor, Tensor]] = []
 
     def update(self, images: Tensor, labels: Tensor | None) -> None:
         """Add generated images in [-1, 1] and the requested labels."""
         if labels is not None:
-            right, sure = judge(self.oracle.net, images, labels)
-            self.right.append(right)
-            self.sure.append(sure)
+            self.judged.append(judge(self.oracle.net, images, labels))
 
     def compute(self) -> list[Measure]:
         """Return the Score, and the mean softmax of the right label on real images minus that on generated ones."""
-        right, sure, o = torch.cat(self.right).numpy(), torch.cat(self.sure).numpy(), self.oracle
+        (right, sure), o = _columns(self.judged), self.oracle
         own = f"trained on {o.trained_on:,} real images; accuracy {o.accuracy:.1%} on test images"
         rng = Rng((0,)).child("bootstrap", "oracle").numpy()
         gap = bootstrap([o.sure, sure], rng, lambda real, fake: real - fake)

@@ -92,21 +92,16 @@ class PairValues:
     """Values of the pairs of images compared so far."""
 
     def __init__(self) -> None:
-        self.ssim: list[Tensor] = []
-        self.error: list[Tensor] = []
-        self.energy: list[Tensor] = []
+        self.batches: list[tuple[Tensor, Tensor, Tensor]] = []  # SSIM, |a - b|² and |b|² of each pair
 
     def __len__(self) -> int:
-        return sum(map(len, self.ssim))
+        return sum(len(similarity) for similarity, _, _ in self.batches)
 
     def add(self, a: Tensor, b: Tensor) -> None:
         """Compare images in [-1, 1]; b are the references."""
-        error, energy = nmse(a, b)
-        self.ssim.append(ssim(a, b))
-        self.error.append(error)
-        self.energy.append(energy)
+        self.batches.append((ssim(a, b), *nmse(a, b)))
 
     def bounded(self, rng: np.random.Generator) -> tuple[Bounded, Bounded]:
         """Return SSIM and NMSE over all pairs, with their intervals."""
-        s, error, energy = (torch.cat(part).numpy() for part in (self.ssim, self.error, self.energy))
+        s, error, energy = (torch.cat(part).numpy() for part in zip(*self.batches, strict=True))
         return bootstrap([s], rng), bootstrap([error / max(energy.mean(), 1e-12)], rng)

@@ -52,33 +52,21 @@ class Metric(Protocol):
         ...
 
 
+_SUMMARIES = {
+    "fd-vitrail": "Fréchet and kernel distance, precision, recall, density, coverage, linear probe; "
+    "network of this package",
+    "fd-oracle": "the same in the features of an oracle, a classifier trained on real images",
+    "fid": "the same in FID's Inception-v3; slow without a GPU, so on fewer samples, and never by default",
+    "oracle": "Score and oracle gap of Fan & Liu",
+    "pixels": "SSIM and NMSE against real images of the same class",
+    "classifier": "accuracy of the classifier that a run trained, if it trained one",
+    "learner": "accuracy on real images of a classifier trained on generated ones",
+}
+
 METRICS: Registry[Callable[[MetricContext], Metric]] = Registry(
     "metric",
     "vitrail.metrics",
-    {
-        "fd-vitrail": (
-            "vitrail.metrics.builtin:fd_vitrail",
-            "Fréchet and kernel distance, precision, recall, density, coverage, linear probe; network of this package",
-        ),
-        "fd-oracle": (
-            "vitrail.metrics.builtin:fd_oracle",
-            "the same in the features of an oracle, a classifier trained on real images",
-        ),
-        "fid": (
-            "vitrail.metrics.builtin:fid",
-            "the same in FID's Inception-v3; slow without a GPU, so on fewer samples, and never by default",
-        ),
-        "oracle": ("vitrail.metrics.builtin:oracle_score", "Score and oracle gap of Fan & Liu"),
-        "pixels": ("vitrail.metrics.builtin:pixels", "SSIM and NMSE against real images of the same class"),
-        "classifier": (
-            "vitrail.metrics.builtin:run_classifier",
-            "accuracy of the classifier that a run trained, if it trained one",
-        ),
-        "learner": (
-            "vitrail.metrics.builtin:learner",
-            "accuracy on real images of a classifier trained on generated ones",
-        ),
-    },
+    {name: (f"vitrail.metrics.builtin:{name.replace('-', '_')}", text) for name, text in _SUMMARIES.items()},
 )
 """Metrics that `--metrics` accepts.
 

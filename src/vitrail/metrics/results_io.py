@@ -42,16 +42,17 @@ def file_digest(path: Path) -> str:
 
 
 def write_evaluation(path: Path, data: Dataset, columns: Sequence[Column]) -> None:
-    """Write an evaluation; measures of an earlier one of the same models on the same images are kept."""
+    """Write an evaluation; an earlier one of the same models on the same images is extended."""
     _, test = split_validation(data.test)
     about = {"data": data.name, "real": f"{len(test):,} test images", "content": test.digest()}
-    new: list[dict[str, Any]] = [{**asdict(c), "measures": [_plain(m) for m in c.measures]} for c in columns]
+    new: list[dict[str, Any]] = [{**asdict(c), "measures": [measure_to_tree(m) for m in c.measures]} for c in columns]
     others: list[dict[str, Any]] = []
     earlier = _load(path)
     if earlier.get("content") == about["content"]:
         for old in earlier["columns"]:
             same = [c for c in new if c["name"] == old["name"]]
-            if not same and _unchanged(path.parent / old["file"], old["digest"]):
+            file = path.parent / old["file"]
+            if not same and file.is_file() and file_digest(file) == old["digest"]:
                 others.append(old)
             elif same and same[0]["digest"] == old["digest"]:
                 has = {(m["name"], m["extractor"]) for m in same[0]["measures"]}
@@ -65,7 +66,7 @@ def read_measures(path: Path, model: Path, asked: dict[str, Any]) -> list[Measur
     tree = _load(path)
     for column in tree.get("columns", []):
         if (column["digest"], column["asked"], tree["vitrail"]) == (file_digest(model), asked, __version__):
-            return [_measure(m) for m in column["measures"]]
+            return [measure_from_tree(m) for m in column["measures"]]
     return None
 
 
@@ -74,21 +75,17 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         tree = json.loads(path.read_text())
         for c in tree["columns"]:
-            _ = (c["name"], c["file"], c["digest"], c["asked"], [_measure(m) for m in c["measures"]])
+            _ = (c["name"], c["file"], c["digest"], c["asked"], [measure_from_tree(m) for m in c["measures"]])
         return dict(tree) if "content" in tree and "vitrail" in tree else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def _plain(m: Measure) -> dict[str, Any]:
+def measure_to_tree(m: Measure) -> dict[str, Any]:
     """Return a measure as JSON can represent it: a missing interval is null."""
     return {k: None if k in ("low", "high") and math.isnan(v) else v for k, v in asdict(m).items()}
 
 
-def _measure(m: dict[str, Any]) -> Measure:
+def measure_from_tree(m: dict[str, Any]) -> Measure:
     fields: dict[str, Any] = {k: math.nan if k in ("low", "high") and v is None else v for k, v in m.items()}
     return Measure(**fields)
-
-
-def _unchanged(path: Path, before: str) -> bool:
-    return path.is_file() and file_digest(path) == before

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from vitrail.data.dataset import Dataset
-from vitrail.metrics.evaluation import requested_labels, round_to_8_bits, split_validation
+from vitrail.metrics.evaluation import MIN_IMAGES, requested_labels, round_to_8_bits, split_validation
 from vitrail.metrics.extractors import Extractor, choose_ruler, features_of, load_extractor
 from vitrail.metrics.frechet import Gaussian, frechet
 from vitrail.metrics.oracle import confidence
@@ -16,7 +16,6 @@ from vitrail.models.model_file import Classifier, Generator
 from vitrail.utils.errors import VitrailError
 
 SAMPLES = 500
-MIN_IMAGES = 10  # validation images below which nothing is measured
 
 
 class RoundMetrics:

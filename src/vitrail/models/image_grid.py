@@ -12,20 +12,18 @@ from torch import Tensor
 from vitrail.utils.atomic import write_atomically
 
 
-def write_grid(path: Path, images: Tensor, columns: int = 0, scale: int = 0) -> None:
-    """Write images row by row into one PNG file.
+def write_grid(path: Path, images: Tensor, columns: int = 0) -> None:
+    """Write images row by row into one PNG file, enlarged to at least 64 pixels each.
 
     Args:
         path: The file; it is replaced atomically.
         images: Images (n, channels, height, width) in [0, 1].
         columns: Images per row; 0: as many columns as rows.
-        scale: Enlargement of each pixel; 0: images become at least 64 pixels high.
     """
     n, c, h, w = images.shape
     columns = columns or max(1, int(np.ceil(np.sqrt(n))))
     rows = -(-n // columns)
-    scale = scale or max(1, 64 // max(h, 1))
-    gap = 2
+    scale, gap = max(1, 64 // max(h, 1)), 2
     sheet = np.full((rows * (h + gap) + gap, columns * (w + gap) + gap, c), 40, np.uint8)
     values = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()
     for i, pixels in enumerate(values):

@@ -72,12 +72,12 @@ def shown(value: Any) -> str:
     return ascii(value)[:60]
 
 
-def check_tensors(net: nn.Module, weights: Any) -> int:
+def check_tensors(expected: Mapping[str, Tensor], weights: Any) -> int:
     """Check that tensors of a file are exactly those of a network.
 
     Args:
-        net: The network, on the meta device.
-        weights: Tensors by name, as in its state dict.
+        expected: The network's tensors by name, on the meta device.
+        weights: Tensors by name, of the file.
 
     Returns:
         The bytes of the tensors.
@@ -87,10 +87,9 @@ def check_tensors(net: nn.Module, weights: Any) -> int:
     """
     if not isinstance(weights, dict) or not all(isinstance(t, Tensor) for t in weights.values()):
         raise Malformed("its weights are not a table of tensors")
-    expected = {name: tuple(t.shape) for name, t in net.state_dict().items()}
-    found = {name: tuple(t.shape) for name, t in weights.items()}
-    if found != expected:
-        name = min(map(str, expected.items() ^ found.items()))
+    shapes, found = ({name: tuple(t.shape) for name, t in of.items()} for of in (expected, weights))
+    if found != shapes:
+        name = min(map(str, shapes.items() ^ found.items()))
         raise Malformed(f"its weights are not those of the network that it names, for example {name[:100]}")
     return sum(t.nbytes for t in weights.values())
 
@@ -124,7 +123,14 @@ def largest_activation(net: nn.Module, side: int, classes: int) -> int:
     if isinstance(net, HasFeatureMaps):
         maps = net.feature_maps(side)
         return STATISTICS_BATCH * int(max(8 * classes, *(4 * channels * n * n for channels, n in maps)))
-    return _largest_tensor(net, classes)
+    width: Any = net.z
+    state = {name: t.to("meta") for name, t in (*net.named_parameters(), *net.named_buffers())}
+    z = torch.empty(STATISTICS_BATCH, width, device="meta")
+    y = torch.zeros(STATISTICS_BATCH, dtype=torch.int64, device="meta") if classes else None
+    largest = _LargestTensor()  # type: ignore[no-untyped-call]
+    with torch.no_grad(), largest:
+        torch.func.functional_call(net, state, (z, y))
+    return largest.nbytes
 
 
 class _LargestTensor(TorchDispatchMode):
@@ -137,18 +143,6 @@ class _LargestTensor(TorchDispatchMode):
         for t in out if isinstance(out, tuple | list) else [out]:
             self.nbytes = max(self.nbytes, t.nbytes if isinstance(t, Tensor) else 0)
         return out
-
-
-def _largest_tensor(net: nn.Module, classes: int) -> int:
-    """Run a batch of 64 images on the meta device."""
-    width: Any = net.z
-    state = {name: t.to("meta") for name, t in (*net.named_parameters(), *net.named_buffers())}
-    z = torch.empty(STATISTICS_BATCH, width, device="meta")
-    y = torch.zeros(STATISTICS_BATCH, dtype=torch.int64, device="meta") if classes else None
-    largest = _LargestTensor()  # type: ignore[no-untyped-call]
-    with torch.no_grad(), largest:
-        torch.func.functional_call(net, state, (z, y))
-    return largest.nbytes
 
 
 def images_per_pass(net: nn.Module, side: int, classes: int, stored: int) -> int:

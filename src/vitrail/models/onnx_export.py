@@ -94,7 +94,10 @@ def export_onnx(generator: Generator, path: str | Path) -> Exported:
             _forget_origin(proto)
             _store_signs(proto.graph)
             proto.producer_name, proto.producer_version = "vitrail", __version__
-            onnx.helper.set_model_props(proto, {"vitrail": json.dumps(_facts(generator))})
+            classes, shape = list(map(str, generator.classes)), list(generator.shape)
+            facts = {"vitrail": __version__, "classes": classes, "z": generator.z, "shape": shape}
+            facts["about"] = plain(generator.about)
+            onnx.helper.set_model_props(proto, {"vitrail": json.dumps(facts)})
             part.write_bytes(proto.SerializeToString())
             onnx.checker.check_model(str(part), full_check=True)
             difference = max(_difference(part, images, generator, n) for n in CHECKED)
@@ -198,12 +201,6 @@ def _magnitudes(weights: NDArray[Any]) -> tuple[NDArray[np.float32], int] | None
             a = np.where(a == 0, np.float32(1), a)
             return (a.reshape(()), 1) if axis is None else (a.reshape(-1), axis)
     return None
-
-
-def _facts(generator: Generator) -> dict[str, Any]:
-    """Return the facts that are stored in the file."""
-    facts = {"classes": list(map(str, generator.classes)), "z": generator.z, "shape": list(generator.shape)}
-    return {"vitrail": __version__, **facts, "about": plain(generator.about)}
 
 
 def _difference(path: Path, images: nn.Module, generator: Generator, n: int) -> float:

@@ -74,7 +74,7 @@ def build_discriminator(name: str, shape: Shape, classes: int) -> nn.Module:
 
         Register your own:
 
-        >>> @DISCRIMINATORS.register("linear", "one linear layer without labels")
+        >>> @DISCRIMINATORS.register("one-linear", "one linear layer without labels")
         ... class Linear(nn.Module):
         ...     def __init__(self, shape, classes, width):
         ...         super().__init__()
@@ -82,7 +82,7 @@ def build_discriminator(name: str, shape: Shape, classes: int) -> nn.Module:
         ...
         ...     def forward(self, images, labels=None):
         ...         return self.layer(images.flatten(1)).flatten()
-        >>> build_discriminator("linear:1", (1, 8, 8), 0)(torch.zeros(3, 1, 8, 8)).shape
+        >>> build_discriminator("one-linear:1", (1, 8, 8), 0)(torch.zeros(3, 1, 8, 8)).shape
         torch.Size([3])
     """
     kind, _, digits = name.partition(":")

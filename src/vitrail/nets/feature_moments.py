@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.nets.features import Features
+from vitrail.nets.feature_network import Features
 from vitrail.utils.state import State
 
 

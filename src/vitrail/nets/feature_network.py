@@ -56,9 +56,7 @@ class Features(nn.Module):
     All outputs are at least 0, on which the sensitivity of private feature sums depends.
 
     Args:
-        name: The name of the network.
-        plan: Its layers.
-        layers: Indices of the ReLU outputs that are returned; None: all.
+        plan: The layers of the network; all are returned unless `layers` is set.
 
     Examples:
         >>> from vitrail.nets.features import load_features
@@ -73,28 +71,17 @@ class Features(nn.Module):
 
     mean: Tensor
     std: Tensor
+    layers: tuple[int, ...]
+    """Indices of the ReLU outputs that are returned, ascending from 0; layers beyond the last are not computed."""
 
-    def __init__(self, name: str, plan: LayerPlan, layers: tuple[int, ...] | None = None) -> None:
+    def __init__(self, plan: LayerPlan) -> None:
         super().__init__()
-        self.name, self.plan, self.layers = name, plan, layers
+        self.plan, self.layers = plan, tuple(range(len(plan.widths)))
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise((3, *plan.widths)))
         self.register_buffer("mean", torch.tensor(plan.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(plan.std).view(3, 1, 1), persistent=False)
         self._transformed: dict[tuple[int, Tile], tuple[tuple[int, int], Tensor]] = {}
         self.eval().requires_grad_(False)
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Indices of the ReLU outputs that are returned, from 0; layers beyond the last are not computed."""
-        return self._layers
-
-    @layers.setter
-    def layers(self, layers: tuple[int, ...] | None) -> None:
-        depth = len(self.plan.widths)
-        chosen = tuple(range(depth)) if layers is None else tuple(sorted(set(layers)))
-        if not chosen or chosen[0] < 0 or chosen[-1] >= depth:
-            raise VitrailError(f"layers {layers} of {self.name}: expected one or more of 0 to {depth - 1}")
-        self._layers = chosen
 
     def train(self, mode: bool = True) -> Features:  # noqa: ARG002
         """Stay in evaluation mode: ψ is never trained."""

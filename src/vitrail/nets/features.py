@@ -17,18 +17,6 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.paths import data_home as default_home
 from vitrail.utils.registry import Registry
 
-__all__ = [
-    "FEATURES",
-    "FeatureNetwork",
-    "Features",
-    "LayerPlan",
-    "choose_features",
-    "layer_plan",
-    "load_features",
-    "parse_layers",
-    "was_trained_on",
-]
-
 WEIGHTS = Path(__file__).parent / "weights"
 VGG19_SMALLER = "vgg19_normalised_features_fp16.safetensors"  # convolutions only, scaled per channel
 VGG19_URL = "https://download.pytorch.org/models/vgg19-dcbb9e9d.pth"  # torchvision's
@@ -142,7 +130,7 @@ def layer_plan(name: str) -> LayerPlan:
     return FEATURES[name].plan
 
 
-def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
+def parse_layers(name: str, text: str) -> tuple[int, ...]:
     """Parse the setting `layers`.
 
     Args:
@@ -150,18 +138,18 @@ def parse_layers(name: str, text: str) -> tuple[int, ...] | None:
         text: "all", or indices from 0 such as "1,3,7".
 
     Returns:
-        The indices in ascending order, or None for all.
+        The indices in ascending order.
 
     Raises:
         VitrailError: If an index is not one of the network's.
 
     Examples:
-        >>> parse_layers("vgg19", "all"), parse_layers("vgg19", "3,0")
-        (None, (0, 3))
+        >>> parse_layers("vitrail-cifar", "all"), parse_layers("vgg19", "3,0")
+        ((0, 1, 2, 3, 4, 5, 6), (0, 3))
     """
-    if text == "all":
-        return None
     depth = len(layer_plan(name).widths)
+    if text == "all":
+        return tuple(range(depth))
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < depth for word in words):
         raise VitrailError(
@@ -218,7 +206,7 @@ def load_features(name: str, device: str | torch.device = "cpu", home: Path | No
         raise VitrailError(f"features={name} is not registered; choose one of {', '.join(FEATURES)}")
     network = FEATURES[name]
     path = network.weights(home or default_home())
-    psi, tensors = Features(name, network.plan), read_tensors(path)
+    psi, tensors = Features(network.plan), read_tensors(path)
     for position, conv in zip(network.plan.positions, psi.convs, strict=True):
         for part, own in conv.named_parameters():
             own.copy_(take(tensors, f"features.{position}.{part}", own.shape, path))

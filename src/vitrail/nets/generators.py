@@ -19,24 +19,15 @@ from vitrail.utils.registry import Registry
 
 Shape = tuple[int, int, int]
 
+_SUMMARIES = {
+    "small": "residual, 128 to 16 channels, for a CPU",
+    "resnet": "the PRISM paper's residual network, 512 to 64 channels at 32x32, 1024 to 64 at 64x64",
+    "sngan": "SNGAN's residual network (Miyato et al. 2018), 256 channels throughout",
+    "dcgan": "DCGAN's transposed convolutions, 512 to 128 channels at 32x32, 1024 to 128 at 64x64",
+}
+
 GENERATORS: Registry[Callable[[Shape, int, float], nn.Module]] = Registry(
-    "generator",
-    "vitrail.generators",
-    {
-        "small": ("vitrail.nets.generators:small", "residual, 128 to 16 channels, for a CPU"),
-        "resnet": (
-            "vitrail.nets.generators:resnet",
-            "the PRISM paper's residual network, 512 to 64 channels at 32x32, 1024 to 64 at 64x64",
-        ),
-        "sngan": (
-            "vitrail.nets.generators:sngan",
-            "SNGAN's residual network (Miyato et al. 2018), 256 channels throughout",
-        ),
-        "dcgan": (
-            "vitrail.nets.generators:dcgan",
-            "DCGAN's transposed convolutions, 512 to 128 channels at 32x32, 1024 to 128 at 64x64",
-        ),
-    },
+    "generator", "vitrail.generators", {name: (f"{__name__}:{name}", text) for name, text in _SUMMARIES.items()}
 )
 """Generators that `generator=NAME` accepts.
 
@@ -143,9 +134,9 @@ class Block(nn.Module):
         self.bypass = nn.Conv2d(inside, outside, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = upsample_nearest(F.relu(self.bn1(x)))
-        h = self.conv2(F.relu(self.bn2(self.conv1(h))))
-        out: Tensor = h + upsample_nearest(self.bypass(x))
+        # One expression: each large feature map is freed as soon as the next exists.
+        h = self.conv2(F.relu(self.bn2(self.conv1(upsample_nearest(F.relu(self.bn1(x)))))))
+        out: Tensor = upsample_nearest(self.bypass(x)).add_(h)
         return out
 
     def pixels_first(self, x: Tensor) -> Tensor:

@@ -118,7 +118,6 @@ class Inception(nn.Module):
         torch.Size([2, 2048])
     """
 
-    name = "inception"
     num_features = 2048
 
     def __init__(self) -> None:
@@ -167,11 +166,10 @@ class Inception(nn.Module):
         return out.mean(dim=(2, 3))
 
 
-def load_inception(device: str | torch.device = "cpu", home: Path | None = None) -> Inception:
+def load_inception(home: Path | None = None) -> Inception:
     """Load the FID network with its weights.
 
     Args:
-        device: The device for the network.
         home: Folder for downloaded weights; by default vitrail's data folder.
 
     Raises:
@@ -185,7 +183,7 @@ def load_inception(device: str | torch.device = "cpu", home: Path | None = None)
             weight, bias = fold(tensors, name, unit.weight.shape, path)
             unit.weight.copy_(weight)
             unit.bias.copy_(bias)
-    return net.to(device)
+    return net
 
 
 def fold(tensors: Mapping[str, Tensor], name: str, shape: Sequence[int], path: Path) -> tuple[Tensor, Tensor]:

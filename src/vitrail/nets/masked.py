@@ -6,9 +6,12 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.utils.rng import Rng
+from vitrail.wire.codecs import Array
+from vitrail.wire.range_coder import decode, encode
 
 
 def random_signs(seed: int, n: int) -> Tensor:
@@ -77,6 +80,28 @@ def _scale(net: nn.Module, parameter: str) -> float:
     return math.sqrt(2 / weight[0].numel())
 
 
+def encode_mask(net: Masked, mask: Array, packed: bool = False) -> NDArray[np.uint8]:
+    """Return a mask as bytes for a model file, coded by layer and by the sign of the weight, known from the seed.
+
+    Args:
+        net: The network under the mask.
+        mask: One bit per weight.
+        packed: Use one bit per weight instead of entropy coding.
+    """
+    return encode(mask, _contexts(net), 2, packed)
+
+
+def decode_mask(net: Masked, payload: Array) -> Array:
+    """Return the mask of coded bytes; bytes that do not fit the network raise Malformed."""
+    return decode(payload, _contexts(net), 2)
+
+
+def _contexts(net: Masked) -> NDArray[np.uint8]:
+    layer = np.repeat(np.arange(len(net.sizes)).astype(np.uint8), net.sizes)
+    contexts: NDArray[np.uint8] = 2 * layer + (net.W.cpu().numpy() > 0)
+    return contexts
+
+
 class _Bernoulli(torch.autograd.Function):
     """Draw a mask M ~ Bern(θ); the gradient is passed unchanged, or multiplied by θ as in published code."""
 
@@ -92,15 +117,14 @@ class _Bernoulli(torch.autograd.Function):
         return (grad * theta if ctx.times_theta else grad), None, None
 
 
-def sample_mask(scores: Tensor, generator: torch.Generator, times_theta: bool = False) -> Tensor:
-    """Draw M ~ Bern(sigmoid(s)), differentiable in s by the straight-through estimator.
+def sample_mask(theta: Tensor, generator: torch.Generator, times_theta: bool = False) -> Tensor:
+    """Draw M ~ Bern(θ), differentiable in θ by the straight-through estimator.
 
     Args:
-        scores: The scores s.
+        theta: The probabilities θ.
         generator: Source of the random numbers, on the CPU.
         times_theta: Multiply the gradient by θ.
     """
-    theta = torch.sigmoid(scores)
     uniform = torch.rand(theta.shape, generator=generator).to(theta.device)
     mask: Tensor = _Bernoulli.apply(theta, uniform, times_theta)  # type: ignore[no-untyped-call]
     return mask

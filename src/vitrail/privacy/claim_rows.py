@@ -26,12 +26,12 @@ def claim_rows(claim: Mapping[str, Any]) -> Rows:
     """Return every field of a claim as a name and a text that a reader can check.
 
     Args:
-        claim: A ledger's opening entry, or the fields of one (`run_ledger.opening`).
+        claim: A ledger's opening entry, or the fields of one (`run_ledger.opening_claim`).
     """
     rows: Rows = [("claim", str(claim.get("says", "")))]
     if "mechanism" in claim:
         rows += [
-            ("protects", f"{claim['unit']}s ({claim['adjacency']})"),
+            ("protects", f"{claim['unit']}s ({claim['adjacency']})".replace("example", "image")),
             ("sensitivity", f"{claim['sensitivity']:.4g}: {claim['why']}"),
             ("noise", f"{claim['noise']}, σ = {claim['sigma']:.4g}, {claim['multiplier']:.4g} times the sensitivity"),
             ("noise from", str(claim["noise_from"])),
@@ -52,17 +52,16 @@ def statement_text(entry: Entry) -> str:
         Malformed: The statement's signature is not valid, or it is no statement.
     """
     facts = check_statement(entry)
-    answers = f"{facts['answers']} answer{'s' * (facts['answers'] != 1)}"
     cost = f", ε = {_shown(facts['epsilon'])} at δ = {facts['delta']:g}" if "epsilon" in facts else ""
-    return f"{answers}, mechanism {facts['mechanism']}{cost}; key {entry['node_key']}"
+    return f"{_replies(facts['answers'])}, mechanism {facts['mechanism']}{cost}; key {entry['node_key']}"
 
 
 def other_choices(mechanism: Mechanism, answers: int, delta: float, budget: float | None) -> Rows:
-    """Return ε for other numbers of answers, noise for other ε, and how many answers a budget allows.
+    """Return ε for other numbers of replies, noise for other ε, and how many replies a budget allows.
 
     Args:
         mechanism: The run's mechanism.
-        answers: Answers that the run plans for one client.
+        answers: Replies that the run plans for one client.
         delta: δ of all rows.
         budget: ε of the client's budget over all runs; None: no such row.
     """
@@ -70,7 +69,7 @@ def other_choices(mechanism: Mechanism, answers: int, delta: float, budget: floa
     noise = mechanism.noise
     if not mechanism.once:
         for n in sorted({1, max(1, answers // 2), answers, 2 * answers}):
-            rows.append((f"{n} answer{'s' * (n > 1)} with this noise", f"ε = {_shown(epsilon([(noise, n)], delta))}"))
+            rows.append((f"{_replies(n)} with this noise", f"ε = {_shown(epsilon([(noise, n)], delta))}"))
     counted = mechanism.answers(answers)
     for target in (0.1, 1.0, 3.0, 9.8):
         m = multiplier_for(lambda m: [(mechanism.with_multiplier(m).noise, counted)], target, delta)
@@ -81,8 +80,12 @@ def other_choices(mechanism: Mechanism, answers: int, delta: float, budget: floa
         rows.append((f"this noise at ε = {half:.3g}", f"δ = {delta_at(noise, counted, half):.2g}"))
     if budget is not None:
         allowed = answers_within(noise, budget, delta)
-        rows.append((f"a budget of ε = {budget:g}", f"allows {allowed:,} answers with this noise, over all runs"))
+        rows.append((f"a budget of ε = {budget:g}", f"allows {allowed:,} replies with this noise, over all runs"))
     return rows
+
+
+def _replies(n: int) -> str:
+    return f"{n} {'reply' if n == 1 else 'replies'}"
 
 
 def _shown(value: Any) -> str:

@@ -12,6 +12,7 @@ from vitrail.privacy.mechanism import Mechanism, Noise
 
 NOTHING = "not private: no noise was added"
 SEED_IN_DEPLOYMENT = "its noise is derived from the run's seed, which the server knows; use noise_source=os"
+PER_COPY = "ε is per copy of an image: the partition assigns some images more than once"
 
 
 def claim(
@@ -25,6 +26,7 @@ def claim(
     before: Spent = (),
     deployed: bool = False,
     seeds: Sequence[int] = (),
+    copies: bool = False,
 ) -> dict[str, Any]:
     """Return what is claimed after a number of answers of one client, as plain values.
 
@@ -38,6 +40,7 @@ def claim(
         before: Releases of the run that this one started from; they are composed with its own.
         deployed: Whether clients were nodes; otherwise the claim states that the run was simulated.
         seeds: Seeds from which noise of this run, or of runs before it, was drawn.
+        copies: Whether clients have some images more than once; ε of an example is then that of one copy.
 
     Returns:
         The fields of the ledger's opening entry that describe privacy; `says` is the claim in one sentence.
@@ -59,6 +62,8 @@ def claim(
     text = sentence(mechanism, eps, delta)
     if before and math.isfinite(eps):
         text += f", together with the run that it started from; by itself {epsilon(spent[-1:], delta):.3g}"
+    if copies and mechanism.unit == "example" and math.isfinite(eps):
+        text += f"; {PER_COPY}"
     if not deployed and not text.startswith("not private"):
         text = f"simulated, with noise from {'the operating system' if noise_source == 'os' else 'the seed'}: {text}"
     found: dict[str, Any] = {
@@ -87,13 +92,8 @@ def claim(
         "trust": mechanism.trust if deployed else _simulated(mechanism.trust, noise_source),
         "leaves": mechanism.leaves,
     }
-    if mechanism.assumed:
-        found["assumed"] = mechanism.assumed
-    if mechanism.public:
-        found["public"] = mechanism.public
-    if mechanism.bound:
-        found["bound"] = mechanism.bound
-    return found
+    optional = {"assumed": mechanism.assumed, "public": mechanism.public, "bound": mechanism.bound}
+    return found | {name: text for name, text in optional.items() if text}
 
 
 def write_spent(spent: Spent) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from the noised sum.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +17,10 @@ from vitrail.privacy.clipping import clipped, noised
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.noise import Source
 
+if TYPE_CHECKING:
+    from vitrail.methods.base import Sums
+
 Vectors = Mapping[str, NDArray[Any]]
-
-
-class UpdateSums(Protocol):
-    """Sums of a round's updates by name, and the number of clients that they come from."""
-
-    @property
-    def values(self) -> Mapping[str, NDArray[np.float64]]: ...
-    @property
-    def clients(self) -> int: ...
 
 
 def mechanism(clip: float, what: str, secure: bool) -> Mechanism:
@@ -67,9 +61,7 @@ def clip_update(update: Vectors, clip: float, codec: str) -> dict[str, NDArray[A
     return dict(zip(update, np.split(whole, ends), strict=True))
 
 
-def mean_update(
-    sums: UpdateSums, names: Sequence[str], noise: tuple[float, Source] | None
-) -> dict[str, NDArray[np.float64]]:
+def mean_update(sums: Sums, names: Sequence[str], noise: tuple[float, Source] | None) -> dict[str, NDArray[np.float64]]:
     """Return the mean of the clients' updates, from their sum with noise.
 
     Args:

@@ -104,7 +104,7 @@ def clipped_sum(net: nn.Module, loss: Loss, inputs: Inputs, clip: float, how: Ho
     """
     weights = [p for p in net.parameters() if p.requires_grad]
     total = torch.zeros(sum(p.numel() for p in weights), dtype=torch.float64, device=weights[0].device)
-    for at in range(0, _size(inputs), CHUNK):
+    for at in range(0, next(len(t) for t in inputs if t is not None), CHUNK):
         chunk = tuple(None if t is None else t[at : at + CHUNK] for t in inputs)
         found = [g.flatten(1) for g in per_example_gradients(net, loss, chunk, how)]
         norms = torch.stack([torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) for g in found]).norm(dim=0)
@@ -127,10 +127,6 @@ def set_gradient(net: nn.Module, vector: Tensor) -> None:
     weights = [p for p in net.parameters() if p.requires_grad]
     for p, piece in zip(weights, vector.split([p.numel() for p in weights]), strict=True):
         p.grad = piece.view_as(p).to(p.dtype)
-
-
-def _size(inputs: Inputs) -> int:
-    return next(len(t) for t in inputs if t is not None)
 
 
 def _sampled(net: nn.Module) -> bool:

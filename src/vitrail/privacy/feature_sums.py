@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.nets.feature_moments import FeatureMoments, to_float
-from vitrail.nets.features import Features, LayerPlan
+from vitrail.nets.feature_network import Features, LayerPlan
 from vitrail.privacy.noise import Source, discrete_gaussian, gaussian
 
 Sums = NDArray[np.int64]
@@ -97,8 +97,7 @@ class Summary:
     def rows(self, pixels: NDArray[np.uint8]) -> Sums:
         """Return each image's row (n, 1 + 2d): what it adds to its class."""
         counts = torch.full((len(pixels), 1), float(self.count), dtype=torch.float64)
-        rows: Sums = torch.cat([counts, *(part.cpu() for part in self.whole(pixels))], 1).to(torch.int64).numpy()
-        return rows
+        return np.asarray(torch.cat([counts, *(part.cpu() for part in self.whole(pixels))], 1).to(torch.int64))
 
     def moments(self, x: Tensor, y: Tensor, classes: int) -> FeatureMoments:
         """Return means of ψ̂ and ψ̂² of a batch of fakes by label, differentiable."""
@@ -147,12 +146,10 @@ def sensitivity(kinds: int) -> float:
 
 def sensitivity_reason(kinds: int) -> str:
     """Return why the sensitivity holds, in words."""
-    labels = (
-        f"; counts have weight {COUNT_WEIGHT:g}, and an image and its replacement may have different labels"
-        if kinds > 1
-        else "; the number of images is public"
-    )
-    return f"features are at least 0 and each image's two vectors are scaled to norm 1{labels}"
+    labels = "the number of images is public"
+    if kinds > 1:
+        labels = f"counts have weight {COUNT_WEIGHT:g}, and an image and its replacement may have different labels"
+    return f"features are at least 0 and each image's two vectors are scaled to norm 1; {labels}"
 
 
 def class_sums(summary: Summary, pixels: NDArray[np.uint8], labels: NDArray[np.int64], classes: int) -> Sums:
@@ -169,8 +166,7 @@ def class_sums(summary: Summary, pixels: NDArray[np.uint8], labels: NDArray[np.i
         for total, part in zip(sums, summary.whole(pixels[at : at + 64]), strict=True):
             total.index_add_(0, y, part)
     counts = np.bincount(labels, minlength=classes)[:, None] * summary.count
-    whole: Sums = np.concatenate([counts, sums[0].cpu().numpy(), sums[1].cpu().numpy()], 1).astype(np.int64)
-    return whole
+    return np.concatenate([counts, sums[0].cpu().numpy(), sums[1].cpu().numpy()], 1).astype(np.int64)
 
 
 def noised(sums: Sums, sigma: float, source: Source) -> Sums:

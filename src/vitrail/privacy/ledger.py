@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,27 @@ def read(path: Path) -> list[Entry]:
 def signers(entries: list[Entry]) -> list[str]:
     """Return the public keys that signed the entries, each once, in order; "" for unsigned ones (version 0.1.0)."""
     return list(dict.fromkeys(str(entry["key"]) if "signature" in entry else "" for entry in entries))
+
+
+def requests_by_client(entries: Iterable[Entry], everyone: Sequence[str]) -> Counter[str]:
+    """Return the number of requests to each client that a ledger records.
+
+    Args:
+        entries: The ledger's entries.
+        everyone: All clients of the run, for rounds that record "all".
+    """
+    requests: Counter[str] = Counter()
+    for entry in entries:
+        if entry["kind"] == "round":
+            requests.update(everyone if entry["asked"] == "all" else entry["asked"])
+    return requests
+
+
+def most_asked(entries: Iterable[Entry]) -> int:
+    """Return the largest number of requests to one client, from the ledger alone."""
+    rounds = [entry["asked"] for entry in entries if entry["kind"] == "round"]
+    named = Counter(client for requested in rounds if requested != "all" for client in requested)
+    return rounds.count("all") + max(named.values(), default=0)
 
 
 def _is_signed(entry: Entry) -> bool:

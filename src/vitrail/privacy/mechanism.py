@@ -33,7 +33,7 @@ MECHANISMS: Registry[Callable[..., Any]] = Registry(
 
 An entry is the function that adds the mechanism's noise. Register a plugin's mechanism under the `name` of its
 `Mechanism`, so that owners can accept it. Where other parties add the noise, the registered name starts with
-"distributed-" (all clients) or "server-" (see `policy_rules.policy_name`). `policy.from_config` has an example.
+"distributed-" (all clients) or "server-" (see `policy.policy_name`). `policy.from_config` has an example.
 """
 
 

@@ -98,8 +98,7 @@ def _discrete_laplace(source: Source, tries: int, t: int) -> NDArray[np.int64]:
     v = np.floor(-np.log(_uniforms(source, len(u)))).astype(np.int64)  # geometric, of probability 1/e
     y = u + t * v
     negative = np.frombuffer(source(len(y)), np.uint8) & 1 == 1
-    signed: NDArray[np.int64] = np.where(negative, -y, y)[(y != 0) | ~negative]  # zero has one sign only
-    return signed
+    return np.asarray(np.where(negative, -y, y)[(y != 0) | ~negative])  # zero has one sign only
 
 
 def _coins(source: Source, gamma: NDArray[np.float64]) -> NDArray[np.bool_]:

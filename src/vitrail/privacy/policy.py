@@ -2,36 +2,28 @@
 
 The node builds the mechanism from the settings it received and computes ε itself, for all answers that the run plans
 for one client. It counts only the noise that it adds itself. Noise of other parties (all clients together, or the
-server) counts where `accept` names that mechanism. The rules are in policy_rules.py; budget.py limits ε over all runs.
+server) counts where `accept` names that mechanism. `Policy.rules` has all rules; budget.py limits ε over all runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.mechanism import MECHANISMS, Mechanism, Unit
-from vitrail.privacy.policy_rules import NOISE_SOURCE, RULES, RunFacts, TaskFacts, policy_name
 from vitrail.utils.errors import Refused, VitrailError, nearest
+
+if TYPE_CHECKING:
+    from vitrail.methods.base import Method
 
 NONE = "none"  # in `accept`: a run without a mechanism, too
 KEYS = ("accept", "least-unit", "max-epsilon", "max-delta", "require-secagg", "require-noise-source")
 DELTA = 1e-5
 CEILING = 10.0  # the largest ε of one run where a policy names none
 PUBLIC_REASON = "refused by the node's policy"  # the only text that the server receives
-
-
-class AnsweringMethod(Protocol):
-    """What a policy reads of a method."""
-
-    @property
-    def task(self) -> TaskFacts: ...
-    @property
-    def mechanism(self) -> Mechanism | None: ...
-    @property
-    def max_replies(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -90,23 +82,50 @@ class Policy:
         """
         return mechanism if policy_name(mechanism) in self.accept else mechanism.own_noise()
 
-    def refusals(self, method: AnsweringMethod, given: int = 0) -> dict[str, str]:
-        """Return why a run is refused.
+    def rules(self, method: Method, given: int) -> Iterator[tuple[str, bool, str]]:
+        """Yield the rules of this policy, each with its name, whether it refuses a run, and the reason.
 
         Args:
             method: The run's method, built by the node from the settings it received.
             given: Number of answers that the run already had from this node.
-
-        Returns:
-            The reason by rule, in the order of RULES; empty: the run is accepted.
         """
-        mechanism = method.mechanism
-        planned = method.max_replies
-        run = RunFacts(method.task, mechanism, mechanism.answers(planned) if mechanism else planned, given)
-        found = {rule.name: rule.problem(self, run) for rule in RULES if rule.applies(self)}
-        return {name: problem for name, problem in found.items() if problem}
+        m, task = method.mechanism, method.task
+        if not self.demands:
+            return
+        if self.require_secagg:
+            yield "secagg", task.secagg_threshold < 2, "the server would see this client's numbers individually"
+        if self.require_noise_source != "any":
+            seeded = task.noise_source != "os"
+            yield "noise-source", seeded, "its noise and secrets come from the run's seed, which the server knows"
+        planned, releases = method.max_replies, given + 1
+        if m is None:
+            yield "noise", self.noise, "it adds no noise"
+        else:
+            planned, releases = m.answers(planned), m.answers(releases)
+            yield "assumption", bool(m.assumed), f"{m.name} rests on an assumption"
+            yield "public", bool(m.public), f"it releases, without noise, {m.public}"
+            name = policy_name(m)
+            named = not self.accept or name in self.accept
+            yield "accept", not named, f"its mechanism is {name}, which accept does not name"
+            if self.least_unit == "client":
+                yield "unit", m.unit != "client", f"{m.name} protects one {m.unit}, not a client's whole data"
+        answers = "one answer" if planned == 1 else f"{planned} answers"
+        yield "answers", releases > planned, f"it already received the {answers} that it planned for one client"
+        if m is not None:
+            yield "epsilon", *self._cost(m, planned, answers)
 
-    def check(self, method: AnsweringMethod, given: int = 0) -> None:
+    def _cost(self, mechanism: Mechanism, planned: int, answers: str) -> tuple[bool, str]:
+        """Return whether a run costs more than the limit, by the noise that counts, and the cost in words."""
+        counted = self.counted(mechanism)
+        eps = epsilon([(counted.noise, planned)], self.max_delta)
+        cost = f"{eps:.4g}" if math.isfinite(eps) else "infinite"
+        problem = f"{mechanism.name} over {answers} costs ε = {cost} at δ = {self.max_delta:g}"
+        if counted != mechanism:
+            problem += " by this node's own noise; noise of other parties counts only where accept names "
+            problem += policy_name(counted)
+        return not (math.isfinite(eps) and eps <= self.limit * (1 + 1e-6)), problem
+
+    def check(self, method: Method, given: int = 0) -> None:
         """Refuse a run that guarantees less than this policy requires.
 
         Args:
@@ -114,10 +133,9 @@ class Policy:
             given: Number of answers that the run already had from this node.
 
         Raises:
-            Refused: With all reasons, for the owner; the server receives PUBLIC.
+            Refused: With all reasons, for the owner; the server receives PUBLIC_REASON.
         """
-        if problems := self.refusals(method, given):
-            reasons = "; ".join(problems.values())
+        if reasons := "; ".join(reason for _, refuses, reason in self.rules(method, given) if refuses):
             raise Refused(f"its owner's policy refuses this run: {reasons}. The policy accepts: {self}", PUBLIC_REASON)
 
     def __str__(self) -> str:
@@ -135,9 +153,19 @@ class Policy:
             terms.append("what the node's budget still allows")
         if self.require_secagg:
             terms.append("secure sums (secagg_threshold=N)")
-        if NOISE_SOURCE.applies(self):
+        if self.demands and self.require_noise_source != "any":
             terms.append("noise_source=os")
         return ", ".join(terms) or "anything"
+
+
+def policy_name(mechanism: Mechanism) -> str:
+    """Return the name of a mechanism in `accept`; it shows which party adds the noise.
+
+    `dp-fedavg` is noise by the server by definition. Any other mechanism whose noise other parties add has a prefix.
+    """
+    if mechanism.noised_by == "client" or mechanism.name == "dp-fedavg":
+        return mechanism.name
+    return f"{'distributed' if mechanism.noised_by == 'all clients' else 'server'}-{mechanism.name}"
 
 
 def from_config(config: Mapping[str, Any]) -> Policy:

@@ -98,17 +98,13 @@ def check_statement(entry: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-_TEXTS = ("client", "run", "mechanism")
-_MORE = ("unit", "adjacency", "noise", "noised_by", "epsilon", "delta")
-
-
 def _well_formed(facts: dict[str, Any]) -> bool:
     """Whether a statement has its fields and no others, each of its type, and no terminal control characters."""
     private = facts.get("mechanism") != "none"
-    if set(facts) != {*_TEXTS, "answers", *(_MORE if private else ())}:
+    texts = {"client", "run", "mechanism"} | ({"unit", "adjacency", "noised_by"} if private else set())
+    if set(facts) != texts | {"answers"} | ({"noise", "epsilon", "delta"} if private else set()):
         return False
-    texts = [facts[name] for name in (*_TEXTS, *(("unit", "adjacency", "noised_by") if private else ()))]
-    if not all(isinstance(text, str) and text == printable(text, 255) for text in texts):
+    if not all(isinstance(facts[name], str) and facts[name] == printable(facts[name], 255) for name in texts):
         return False
     if type(facts["answers"]) is not int or not 0 <= facts["answers"] < 2**53:
         return False

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.privacy.accounting import Spent
-from vitrail.privacy.checked_ledger import read_run_ledger
-from vitrail.privacy.claims import read_spent
+from vitrail.privacy.checked_ledger import read_run_ledger, released
 from vitrail.privacy.ledger import signers
 from vitrail.privacy.mechanism import Mechanism
-from vitrail.privacy.run_ledger import most_asked
 from vitrail.utils.errors import VitrailError
 
 _REWORDED = (  # sentences of mechanisms before version 0.2.0
@@ -81,24 +79,19 @@ def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed:
         return flawed("which has not finished, so its ledger does not name its last state")
     if closing.get("state") != state:
         return flawed("whose ledger names another state than its checkpoint has")
-    if mechanism is not None and (first["unit"], first["adjacency"]) != (mechanism.unit, mechanism.adjacency):
-        theirs, ours = (f"{unit}s ({how})" for unit, how in (
-            (first["unit"], first["adjacency"]), (mechanism.unit, mechanism.adjacency)))  # fmt: skip
-        return flawed(f"which protects {theirs}, and this run {ours}: they cannot be composed")
-    if mechanism is not None and not (
-        _current(first["trust"]).endswith(_current(mechanism.trust))
-        and _current(first.get("public", "")) == _current(mechanism.public)
-    ):
-        return flawed("which relies on other trust assumptions, or makes other facts public, than this run")
+    if mechanism is not None:
+        theirs, ours = f"{first['unit']}s ({first['adjacency']})", f"{mechanism.unit}s ({mechanism.adjacency})"
+        if theirs != ours:
+            return flawed(f"which protects {theirs}, and this run {ours}: they cannot be composed")
+        same_trust = _current(first["trust"]).endswith(_current(mechanism.trust))
+        if not same_trust or _current(first.get("public", "")) != _current(mechanism.public):
+            return flawed("which relies on other trust assumptions, or makes other facts public, than this run")
     seeds = tuple(first["noise_seeds"])
     if deployed and first["simulated"]:
         return flawed("which was simulated")
     if seed in seeds:
         return flawed(f"whose noise is derived from the same seed: use another than seed={seed}, or noise_source=os")
-    planned = read_spent(first["spent"])
-    noise, answers = planned[-1][0], most_asked(entries)
-    own = (noise, min(answers, 1) if first["once"] else answers)
-    return EarlierRun(name, (*planned[:-1], own), "", claim, head, seeds)
+    return EarlierRun(name, tuple(released(entries)), "", claim, head, seeds)
 
 
 def _current(text: str) -> str:

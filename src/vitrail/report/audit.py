@@ -1,146 +1,94 @@
-"""Results of `vitrail audit`, read from audit.json: lower bounds on ε, and figures of other attacks."""
+"""Results of `vitrail audit`, read from audit.json, as tables and charts."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from vitrail.auditing.attack import Case, Figure, Finding, Lower
+from vitrail.report.charts import Axis, Chart, Line, draw
+from vitrail.report.evaluation import read_results, with_interval
 from vitrail.report.images import ReportImage, read_image
-
-
-@dataclass(frozen=True)
-class LowerBound:
-    """A lower bound on ε, and the claimed upper bound."""
-
-    epsilon: float
-    claimed: float
-    delta: float
-    how: str
-    assumes: str
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A value with its interval, and the value of a random guess."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    chance: float
-    note: str
-
-
-@dataclass(frozen=True)
-class Case:
-    """One attacker against one victim."""
-
-    attacker: str
-    victim: str
-    figures: Sequence[Figure]
-    note: str
-
-
-@dataclass(frozen=True)
-class Curves:
-    """One line per attacker, over messages."""
-
-    title: str
-    lines: Mapping[str, Sequence[float]]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one attack."""
-
-    attack: str
-    about: str
-    note: str
-    lowers: Sequence[LowerBound]
-    figures: Sequence[Figure]
-    cases: Sequence[Case]
-    curves: Sequence[Curves]
-    image: ReportImage | None
-    caption: str
+from vitrail.report.table import Table
+from vitrail.utils.quantities import number
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The results of all attacks on a run."""
+    """The results of all attacks on a run, and the images that they name as `picture`."""
 
-    claim: str
     verdict: str
-    refuted: bool
     findings: Sequence[Finding]
+    images: Mapping[str, ReportImage]
 
 
 def read_audit(path: Path) -> tuple[Audit | None, str]:
-    """Read an audit.
-
-    Returns:
-        The audit, or None if there is none; and a description of the problem if it cannot be read.
-    """
-    try:
-        tree = json.loads(path.read_text("utf-8"))
-        findings = [_finding(f, path.parent) for f in tree["findings"]]
-        claim = str(tree["claim"]["says"])
-        return Audit(claim, str(tree.get("verdict", "")), tree.get("refuted") is True, findings), ""
-    except FileNotFoundError:
-        return None, ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        return None, f"audit.json could not be read ({type(e).__name__}: {e}); run `vitrail audit` again."
+    """Read an audit; arguments and result as for `read_results`."""
+    return read_results(path, lambda tree: _audit(tree, path.parent), "vitrail audit")
 
 
-def _finding(f: dict[str, Any], folder: Path) -> Finding:
-    lowers = [
-        LowerBound(
-            epsilon=_number(x["epsilon"]),
-            claimed=_number(x["claimed"]),
-            delta=_number(x["delta"]),
-            how=str(x.get("how") or ""),
-            assumes=str(x.get("assumes") or ""),
-        )
-        for x in f.get("lowers", [])
-    ]
-    cases = [
-        Case(str(c["attacker"]), str(c["victim"]), _figures(c["figures"]), str(c.get("note") or ""))
-        for c in f.get("cases", [])
-    ]
-    curves = [
-        Curves(str(c["title"]), {str(k): [_number(v) for v in line] for k, line in c["lines"].items()})
-        for c in f.get("curves", [])
-    ]
-    name = Path(str(f.get("picture") or "")).name  # only files of this folder
-    return Finding(
-        attack=str(f["attack"]),
-        about=str(f.get("about", "")),
-        note=str(f.get("note") or ""),
-        lowers=lowers,
-        figures=_figures(f.get("figures", [])),
-        cases=cases,
-        curves=curves,
-        image=read_image(folder / name) if name else None,
-        caption=str(f.get("caption") or ""),
+def _audit(tree: Any, folder: Path) -> Audit:
+    findings = TypeAdapter(list[Finding]).validate_python(_with_floats(tree["findings"]))
+    named = {f.picture: read_image(folder / Path(f.picture).name) for f in findings}  # only of this folder
+    return Audit(str(tree.get("verdict", "")), findings, {k: v for k, v in named.items() if v})
+
+
+def _with_floats(value: Any) -> Any:
+    """Return a tree with NaN and infinity, which JSON has as null and "infinite"."""
+    if isinstance(value, dict):
+        return {k: _with_floats(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_with_floats(v) for v in value]
+    return {None: nan, "infinite": inf}.get(value, value)
+
+
+def audit_tables(audit: Audit) -> list[Table]:
+    """Return tables of bounds, and of figures of attacks without bounds."""
+    bounds = Table(
+        "Lower and upper bounds on ε",
+        ["attack", "lower bound on ε found", "upper bound on ε claimed", "how", "assumes"],
+        [[f.attack, *lower_cells(x)] for f in audit.findings for x in f.lowers],
+        "Lower bounds have 95% confidence. Each claim is for the same replies that were attacked.",
     )
+    figures = [[f.attack, *figure_cells(x)] for f in audit.findings for x in f.figures]
+    others = Table("Other attacks", ["attack", "figure", "value", "random guess"], figures)
+    note = "In brackets: 95% intervals."
+    cases = [Table(f.attack.capitalize(), *case_rows(f.cases), note) for f in audit.findings if f.cases]
+    return [table for table in (bounds, others, *cases) if table.rows]
 
 
-def _figures(found: Sequence[dict[str, Any]]) -> list[Figure]:
-    return [
-        Figure(
-            name=str(x["name"]),
-            value=_number(x["value"]),
-            low=_number(x.get("low")),
-            high=_number(x.get("high")),
-            chance=_number(x.get("chance")),
-            note=str(x.get("note") or ""),
-        )
-        for x in found
-    ]
+def audit_charts(audit: Audit, name: str) -> list[Chart]:
+    """Return charts of the attackers' losses by message."""
+    charts = []
+    for i, curves in enumerate(c for f in audit.findings for c in f.curves):
+        lines = []
+        for color, (attacker, values) in enumerate(curves.lines.items()):
+            points = [(n, v) for n, v in enumerate(values, 1) if isfinite(v)]
+            lines.append(Line(attacker, [n for n, _ in points], [v for _, v in points], color))
+        charts.append(draw(curves.title, lines, Axis("message", "round", log=False), Axis("loss"), f"{name}a{i}"))
+    return charts
 
 
-def _number(value: Any) -> float:
-    return inf if value == "infinite" else nan if value is None else float(value)
+def lower_cells(lower: Lower) -> list[str]:
+    """Return the cells of a lower bound and its claim."""
+    claimed = f"{lower.claimed:.3g}" if isfinite(lower.claimed) else "nothing"
+    mark = " (refuted)" if lower.refutes else ""
+    return [f"{lower.epsilon:.3g} at δ = {lower.delta:g}{mark}", claimed, lower.how, lower.assumes]
+
+
+def figure_cells(figure: Figure) -> list[str]:
+    """Return the cells of a figure, its interval and the value of a random guess."""
+    chance = number(figure.chance) if isfinite(figure.chance) else ""
+    note = f" ({figure.note})" if figure.note else ""
+    return [figure.name + note, with_interval(figure), chance]
+
+
+def case_rows(cases: Sequence[Case]) -> tuple[list[str], list[list[str]]]:
+    """Return column titles, and one row per attacker and victim."""
+    titles = ["attacker", "user", *(figure.name for figure in cases[0].figures), "remark"]
+    return titles, [[c.attacker, c.victim, *map(with_interval, c.figures), c.note] for c in cases]

@@ -82,10 +82,7 @@ def draw(title: str, lines: Sequence[Line], x: Axis, y: Axis, name: str, *, lege
         "font.size": 10.5,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.edgecolor": _INK,
-        "axes.labelcolor": _INK,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
+        **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
         "axes.grid": True,
         "grid.color": _FAINT,
         "axes.axisbelow": True,
@@ -113,8 +110,7 @@ def draw(title: str, lines: Sequence[Line], x: Axis, y: Axis, name: str, *, lege
 def _plot(ax: Any, line: Line) -> None:
     points = thinned(list(zip(line.x, line.y, strict=True)), _POINTS)
     ax.plot(
-        [x for x, _ in points],
-        [y for _, y in points],
+        *zip(*points, strict=True),
         color=_LINES[line.color % COLORS],
         linestyle=_DASHES[(line.dash + line.color // COLORS) % len(_DASHES)],
         linewidth=1.8,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vitrail.experiment.settings import FREE
-from vitrail.report.evaluation import key
+from vitrail.report.evaluation import key, with_interval
 from vitrail.report.facts import Facts
-from vitrail.report.intervals import with_interval
-from vitrail.report.rounds import FD, FD_NOTE, best, series
+from vitrail.report.rounds import FD, FD_NOTE, best, series, traffic
 from vitrail.report.table import Table
-from vitrail.report.traffic import traffic
 from vitrail.utils.quantities import duration, number, size
 
 _IGNORED = {"method", "rounds"} | set(FREE) - {"init_from"}  # have their own columns, or do not change results
@@ -30,14 +28,12 @@ def _having(runs: Sequence[Facts], setting: str) -> list[Facts]:
 def comparison_tables(runs: Sequence[Facts]) -> list[Table]:
     """Return a table of cost and distance with one row per run, and one table per kind of evaluated model."""
     differ = differing(runs)
-    fd = any(series(run.rounds, FD) for run in runs)
     columns = ["run", "method", "differing settings", "rounds", "up", "down", "model", "time"]
-    costs = Table(
-        title="Cost and distance" if fd else "Cost",
-        columns=[*columns, *(["last fd", "best fd"] if fd else [])],
-        rows=[[*_costs(run, differ), *(_distances(run) if fd else [])] for run in runs],
-        note="Bytes are totals over all clients." + (_distance_note(runs) if fd else ""),
-    )
+    title, rows, note = "Cost", [_costs(run, differ) for run in runs], "Bytes are totals over all clients."
+    if any(series(run.rounds, FD) for run in runs):
+        title, columns, note = f"{title} and distance", [*columns, "last fd", "best fd"], note + _distance_note(runs)
+        rows = [[*row, *_distances(run)] for row, run in zip(rows, runs, strict=True)]
+    costs = Table(title, columns, rows, note)
     models = dict.fromkeys(model for run in runs if run.evaluation for model in run.evaluation.models)
     return [costs, *(_evaluated(runs, model) for model in models)]
 
@@ -46,12 +42,8 @@ def _evaluated(runs: Sequence[Facts], model: str) -> Table:
     """Return the measures of one kind of model, in the runs that have it."""
     found = {run.label: {key(m): m for m in run.evaluation.models.get(model, [])} for run in runs if run.evaluation}
     keys = list(dict.fromkeys(k for measures in found.values() for k in measures))
-    return Table(
-        title=f"Evaluation, {model}",
-        columns=["run", *keys],
-        rows=[[label, *(with_interval(of[k]) if k in of else "" for k in keys)] for label, of in found.items() if of],
-        note="In brackets: 95% intervals.",
-    )
+    rows = [[label, *(with_interval(of[k]) if k in of else "" for k in keys)] for label, of in found.items() if of]
+    return Table(f"Evaluation, {model}", ["run", *keys], rows, "In brackets: 95% intervals.")
 
 
 def _distance_note(runs: Sequence[Facts]) -> str:
@@ -75,7 +67,6 @@ def _costs(run: Facts, differ: Sequence[str]) -> list[str]:
 
 
 def _distances(run: Facts) -> list[str]:
-    measured, lowest = series(run.rounds, FD), best(run.rounds)
-    if not measured or lowest is None:
+    if (lowest := best(run.rounds)) is None:
         return ["", ""]
-    return [number(measured[-1][1]), f"{number(lowest[1])} (round {lowest[0].number})"]
+    return [number(series(run.rounds, FD)[-1][1]), f"{number(lowest[1])} (round {lowest[0].number})"]

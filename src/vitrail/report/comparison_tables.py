@@ -14,8 +14,8 @@ from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import to_dict
 from vitrail.metrics.frechet import BIASED
 from vitrail.metrics.measure import Measure
-from vitrail.report.evaluation_table import ARROWS
-from vitrail.report.intervals import with_interval
+from vitrail.privacy.ledger import read as read_ledger
+from vitrail.report.evaluation import ARROWS, with_interval
 from vitrail.report.table import Table
 from vitrail.utils.quantities import number, size
 
@@ -23,15 +23,8 @@ Key = tuple[str, str]  # a measure and the network it was taken with
 HIDDEN = ("kid", "precision", "recall", "density", "coverage", "linear-probe")  # in the CSV, or there were no room
 OF = " of client "  # in the name of one client's measure
 SAME = (
-    "data",
-    "size",
-    "test_fraction",
-    "labels",
-    "clients",
-    "partition",
-    "server_fraction",
-    "rounds",
-    "clients_per_round",
+    *("data", "size", "test_fraction", "labels", "clients", "partition", "server_fraction"),
+    *("rounds", "clients_per_round"),
 )
 
 
@@ -46,11 +39,12 @@ def standings(found: Sequence[Entry], how: EvalConfig) -> Table:
     """Return the table of results and costs, one line per run; several seeds give mean ± standard deviation."""
     keys = [k for k in _keys(found) if k[0] not in HIDDEN and OF not in k[0]]
     columns = ["run", "seeds", *(f"{name} {_arrow(found, (name, by))}" for name, by in keys)]
-    columns += ["round", "up", "down", "model", "seconds"]
+    columns += ["ε", "round", "up", "down", "model", "seconds"]
     rows = []
     for e in found:
         cells = [_over_seeds(e, k) for k in keys]
-        rows.append([e.name, str(len(e.runs)), *cells, *_costs(e, how)])
+        eps = dict.fromkeys(" per ".join(filter(None, _epsilon(f))) for f in e.runs)
+        rows.append([e.name, str(len(e.runs)), *cells, ", ".join(eps), *_costs(e, how)])
     return Table("Comparison", columns, rows, notes(found, how))
 
 
@@ -62,17 +56,15 @@ def by_settings(found: Sequence[Entry]) -> list[Table]:
     lines: dict[str, dict[str, Entry]] = {}
     for e in found:
         lines.setdefault(e.name.removeprefix(f"{e.where}, "), {})[e.where] = e
-    note = "± and brackets as above; empty: not run."
     tables = []
     for name in dict.fromkeys(n for n, _ in _keys(found) if n not in HIDDEN and OF not in n):
         keys = [key for key in _keys(found) if key[0] == name]  # other data may have another network
-        cells = [
-            [next((cell for k in keys if p in at and (cell := _over_seeds(at[p], k))), "") for p in columns]
-            for at in lines.values()
-        ]
-        rows = [[run, *row] for run, row in zip(lines, cells, strict=True)]
+        rows = []
+        for run, at in lines.items():
+            cells = [[_over_seeds(at[place], key) for key in keys] if place in at else [] for place in columns]
+            rows.append([run, *(next(filter(None, of), "") for of in cells)])
         title = f"{name} {_arrow(found, keys[0])}"
-        tables.append(Table(title, [title, *columns], rows, note))
+        tables.append(Table(title, [title, *columns], rows, "± and brackets as above; empty: not run."))
     return tables
 
 
@@ -98,8 +90,11 @@ def notes(found: Sequence[Entry], how: EvalConfig) -> str:
     real = sorted({m.n_real for e in found for ms in e.found for m in ms if m.name not in HIDDEN})
     against = f"{' or '.join(f'{n:,}' for n in real)} held-out ones" if real else "held-out ones"
     parts.append(f"Measured: the stored model of the {which}, {made} against {against}{''.join(networks)}.")
+    parts.append("Column round: the round of the measured model, by seed where they differ.")
     parts.append("± is the standard deviation over seeds; with one seed, brackets are the 95% interval over images.")
     parts.append("compare.csv also has kid, precision, recall, density and coverage." * bool(networks))
+    if deltas := {f"{p['delta']:g}" for e in found for p in map(_privacy, e.runs) if p["private"]}:
+        parts.append(f"ε is the claim of a run's ledger, at δ = {' or '.join(sorted(deltas))}.")
     parts.append(_compute(found))
     if remarks := _remarks(found):
         parts.append(remarks)
@@ -117,7 +112,25 @@ def _compute(found: Sequence[Entry]) -> str:
 
 
 def _seconds(folder: Path) -> float:
-    return float(sum(row["seconds"] for row in RunDir(folder).rows()))
+    return float(_total(folder, "seconds"))
+
+
+def _total(folder: Path, name: str) -> Any:
+    return sum(row[name] for row in RunDir(folder).rows())
+
+
+def _privacy(folder: Path) -> dict[str, Any]:
+    """Return the last claim of a run's ledger, with the unit of the first."""
+    claims = [e for e in read_ledger(RunDir(folder).ledger) if "says" in e]
+    return {"unit": "", **claims[0], **claims[-1]}
+
+
+def _epsilon(folder: Path) -> tuple[str, str]:
+    """ε, and the unit that it protects: an image or a client."""
+    found = _privacy(folder)
+    if not found["private"]:
+        return "not proven" if found.get("assumed") else "none", ""
+    return f"{found['epsilon']:.3g}", "image" if found["unit"] == "example" else "client"
 
 
 def _remarks(found: Sequence[Entry]) -> str:
@@ -135,15 +148,18 @@ def markdown(table: Table) -> str:
 
 
 def as_csv(found: Sequence[Entry]) -> str:
-    """Every measure of every run and seed, one a line, for other programs."""
+    """Return every measure of every run and seed, one per line, for other programs."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["run", "seed", "measure", "by", "value", "low", "high", "n_real", "n_fake", "note", "folder"])
+    columns = ["run", "seed", "measure", "by", "value", "low", "high", "n_real", "n_fake", "note", "folder"]
+    writer.writerow([*columns, "epsilon", "per", "bytes_up", "bytes_down", "seconds"])
     for e in found:
         for folder, measures in zip(e.runs, e.found, strict=True):
+            costs = [*_epsilon(folder), *(_total(folder, k) for k in ("bytes_up", "bytes_down", "seconds"))]
             for m in measures:
                 values = [m.value, m.low, m.high, m.n_real, m.n_fake, m.note]
-                writer.writerow([e.name, folder.name.removeprefix("seed-"), m.name, m.extractor, *values, folder])
+                run = [e.name, folder.name.removeprefix("seed-")]
+                writer.writerow([*run, m.name, m.extractor, *values, folder, *costs])
     return out.getvalue()
 
 
@@ -174,9 +190,15 @@ def _costs(e: Entry, how: EvalConfig) -> list[str]:
     rows = [RunDir(f).rows() for f in e.runs]
     model = [(RunDir(f).best if how.best else RunDir(f).model).stat().st_size for f in e.runs]
     best = [_best(run) if how.best else 0 for run in rows]
-    which = ", ".join(str(b or len(run)) for b, run in zip(best, rows, strict=True))
-    up, down = (mean(sum(r[k] for r in run) for run in rows) for k in ("bytes_up", "bytes_down"))
-    return [which, size(up), size(down), size(mean(model)), f"{mean(map(_seconds, e.runs)):.0f}"]
+    which = [str(b or len(run)) for b, run in zip(best, rows, strict=True)]
+    up, down = (mean(_total(f, k) for f in e.runs) for k in ("bytes_up", "bytes_down"))
+    return [
+        ", ".join(which if len(set(which)) > 1 else which[:1]),
+        size(up),
+        size(down),
+        size(mean(model)),
+        f"{mean(map(_seconds, e.runs)):.0f}",
+    ]
 
 
 def _best(rows: Sequence[dict[str, Any]]) -> int:

@@ -8,10 +8,9 @@ from itertools import accumulate
 
 from vitrail.report.charts import Axis, Chart, Line, draw
 from vitrail.report.facts import Facts, shared_metrics
-from vitrail.report.rounds import FD, Round, best, series, thinned
+from vitrail.report.rounds import FD, Round, best, series, thinned, traffic
 from vitrail.report.table import Table
 from vitrail.report.tables import MAX_ROWS
-from vitrail.report.traffic import cumulative_bytes, cumulative_seconds, traffic
 from vitrail.utils.quantities import number
 
 _ROUND = Axis("round", "round", log=False)
@@ -42,14 +41,13 @@ def traffic_charts(rounds: Sequence[Round]) -> list[Chart]:
     if not rounds:
         return []
     n = [r.number for r in rounds]
-    up, down = [r.bytes_up for r in rounds], [r.bytes_down for r in rounds]
-    each = [Line("up", n, up, 0), Line("down", n, down, 1)]
-    cumulative = [Line("up", n, list(accumulate(up)), 0), Line("down", n, list(accumulate(down)), 1)]
-    if traffic(rounds).dense_up is not None:
-        dense_up = [r.floats_up or 0 for r in rounds]
-        dense_down = [r.floats_down or 0 for r in rounds]
-        cumulative.append(Line("up as float32", n, list(accumulate(dense_up)), 0, dash=1))
-        cumulative.append(Line("down as float32", n, list(accumulate(dense_down)), 1, dash=1))
+    sent = {"up": [r.bytes_up for r in rounds], "down": [r.bytes_down for r in rounds]}
+    each = [Line(name, n, values, k) for k, (name, values) in enumerate(sent.items())]
+    cumulative = [Line(line.name, n, list(accumulate(line.y)), line.color) for line in each]
+    if traffic(rounds).floats is not None:
+        for k, floats in enumerate(("floats_up", "floats_down")):
+            total = accumulate(getattr(r, floats) for r in rounds)
+            cumulative.append(Line(f"{each[k].name} as float32", n, list(total), k, dash=1))
     seconds = [Line("seconds", n, [r.seconds for r in rounds], 2)]
     return [
         draw("Bytes per round, all clients", each, _ROUND, Axis("bytes per round", "bytes", from_zero=True), "each"),
@@ -75,34 +73,28 @@ def metric_comparisons(runs: Sequence[Facts]) -> list[MetricComparison]:
 def _compare(runs: Sequence[Facts], metric: str, name: str) -> MetricComparison:
     rulers = {run.ruler for run in runs}
     y = _metric_axis(metric, rulers.pop() if len(rulers) == 1 else "")
-    by_round, by_bytes, by_time = [], [], []
+    over: dict[str, list[Line]] = {"rounds": [], "bytes": [], "time": []}
     for color, run in enumerate(runs):
-        cost = dict(zip((r.number for r in run.rounds), cumulative_bytes(run.rounds), strict=True))
-        time = dict(zip((r.number for r in run.rounds), cumulative_seconds(run.rounds), strict=True))
-        measured = [(r.number, value) for r, value in series(run.rounds, metric)]
-        values = [value for _, value in measured]
-        by_round.append(Line(run.label, [n for n, _ in measured], values, color))
-        by_bytes.append(Line(run.label, [cost[n] for n, _ in measured], values, color))
-        by_time.append(Line(run.label, [time[n] for n, _ in measured], values, color))
-    bytes_axis = Axis("bytes up and down, all clients", "bytes", log=True)
+        sent = accumulate(r.bytes_up + r.bytes_down for r in run.rounds)
+        costs = zip(run.rounds, sent, accumulate(r.seconds for r in run.rounds), strict=True)
+        measured = [((r.number, *spent), r.metrics[metric]) for r, *spent in costs if metric in r.metrics]
+        for i, lines in enumerate(over.values()):
+            lines.append(Line(run.label, [cost[i] for cost, _ in measured], [value for _, value in measured], color))
+    axes = (_ROUND, Axis("bytes up and down, all clients", "bytes", log=True), Axis("seconds"))
     charts = [
-        draw(f"{metric} over rounds", by_round, _ROUND, y, f"{name}r", legend=False),
-        draw(f"{metric} over bytes", by_bytes, bytes_axis, y, f"{name}b", legend=False),
-        draw(f"{metric} over time", by_time, Axis("seconds"), y, f"{name}s", legend=False),
+        draw(f"{metric} over {x}", lines, axis, y, f"{name}{suffix}", legend=False)
+        for (x, lines), axis, suffix in zip(over.items(), axes, "rbs", strict=True)
     ]
-    return MetricComparison(metric, charts, _numbers(by_round, metric))
+    return MetricComparison(metric, charts, _numbers(over["rounds"], metric))
 
 
 def _numbers(lines: Sequence[Line], metric: str) -> Table:
     found = [dict(zip(line.x, line.y, strict=True)) for line in lines]
     rounds = sorted({n for values in found for n in values})
     shown = thinned(rounds, MAX_ROWS)
-    return Table(
-        title=f"{metric} by round",
-        columns=["round", *(line.name for line in lines)],
-        rows=[[f"{n:.0f}", *(number(v[n]) if n in v else "" for v in found)] for n in shown],
-        note=f"{len(shown)} of {len(rounds):,} rounds." if len(shown) < len(rounds) else "",
-    )
+    rows = [[f"{n:.0f}", *(number(v[n]) if n in v else "" for v in found)] for n in shown]
+    note = f"{len(shown)} of {len(rounds):,} rounds." if len(shown) < len(rounds) else ""
+    return Table(f"{metric} by round", ["round", *(line.name for line in lines)], rows, note)
 
 
 def run_legend(runs: Sequence[Facts]) -> list[Line]:

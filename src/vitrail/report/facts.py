@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import struct
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.experiment.run_dir import RunDir
+from vitrail.privacy.checked_ledger import read_run_ledger
+from vitrail.privacy.claim_rows import claim_rows
 from vitrail.report.audit import Audit, read_audit
 from vitrail.report.evaluation import Evaluation, read_evaluation
-from vitrail.report.header import read_about
 from vitrail.report.images import Grid, PersonalGrid, ReportImage, read_grids, read_image, read_personal_grids
-from vitrail.report.ledger import ledger_table
 from vitrail.report.rounds import Round, metric_names, read_rounds
 from vitrail.report.table import Table
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.quantities import plural
 from vitrail.utils.renamed import current_settings
+from vitrail.utils.state import unpack
 
 _VERSION = re.compile(r"#.*?vitrail (\S+?);")
+_MAX_HEADER = 100_000_000  # the format's own limit for the header of a model file
 
 
 @dataclass(frozen=True)
@@ -146,16 +150,47 @@ def _problems(settings: dict[str, Any], rounds: list[Round], run: RunDir, damage
     return notes
 
 
+def ledger_table(folder: Path) -> tuple[Table | None, str]:
+    """Return the privacy claim with its assumptions, or None and a description of the problem."""
+    if not (folder / "ledger.json").exists():
+        return None, ""
+    try:
+        checked = read_run_ledger(folder)
+        entries = checked.entries
+        rows = [list(row) for row in claim_rows(entries[0])]
+        rows += [["at the end", str(entry["says"])] for entry in entries if entry["kind"] == "closing"]
+    except (VitrailError, KeyError, ValueError, TypeError, IndexError) as e:
+        return None, f"ledger.json is not valid: {e}"
+    note = (
+        f"ledger.json has {len(entries)} entries, chained by hashes and {checked.signed}; {checked.model}. When this "
+        f"page was written, the chain proved {checked.proves}"
+    )
+    return Table("Privacy claim and its assumptions", ["", "as recorded before anything was sent"], rows, note), ""
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """Return the `about` entry of a model file, read from its header alone; empty if there is no valid one."""
+    try:
+        with path.open("rb") as f:
+            (length,) = struct.unpack("<Q", f.read(8))
+            if length > min(_MAX_HEADER, path.stat().st_size):
+                return {}
+            header = json.loads(f.read(length))
+        entries = dict(json.loads(header["__metadata__"]["vitrail"])["dict"])
+        about = unpack({}, json.dumps(entries["about"]))  # it has no arrays
+    except (OSError, struct.error, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
 def read_runs(folders: Sequence[Path], most: int, private: bool = True) -> list[Facts]:
     """Read several runs under unique labels; `most` limits the total number of sample grids."""
     if not folders:
         raise VitrailError("no run was given; give at least one folder written by `vitrail run`")
     unique = {folder.resolve(): folder for folder in folders}
     grids = max(3, min(40, most // len(unique)))
-    return [
-        read_run(folder, label, grids, private)
-        for label, folder in zip(short_labels(list(unique)), unique.values(), strict=True)
-    ]
+    labels = zip(unique.values(), short_labels(list(unique)), strict=True)
+    return [read_run(folder, label, grids, private) for folder, label in labels]
 
 
 def short_labels(folders: Sequence[Path]) -> list[str]:

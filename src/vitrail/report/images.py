@@ -79,9 +79,8 @@ def read_personal_grids(folder: Path) -> list[PersonalGrid]:
     found = []
     try:
         for row in json.loads((folder / "clients" / "grids.json").read_text()):
-            columns = f"one label and style per column: {', '.join(row['labels'])}" if row["labels"] else (
-                "one style per column"
-            )  # fmt: skip
+            labels = ", ".join(row["labels"])
+            columns = f"one label and style per column: {labels}" if labels else "one style per column"
             unseen = f"; this client has no images of {', '.join(row['unseen'])}" if row["unseen"] else ""
             if image := read_image(folder / "clients" / Path(row["file"]).name):
                 found.append(PersonalGrid(str(row["client"]), image, columns + unseen))

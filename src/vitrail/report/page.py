@@ -7,13 +7,13 @@ import hashlib
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from vitrail.report.audit_tables import audit_charts, audit_tables
-from vitrail.report.charts import Chart
+from vitrail.experiment.callbacks import Callback
+from vitrail.experiment.run_dir import Run, RunDir
+from vitrail.report.audit import audit_charts, audit_tables
 from vitrail.report.comparison import comparison_tables
 from vitrail.report.curves import metric_charts, metric_comparisons, run_legend, traffic_charts
 from vitrail.report.evaluation import evaluation_tables
@@ -21,33 +21,10 @@ from vitrail.report.facts import Facts, read_runs, shared_metrics
 from vitrail.report.rounds import FD, FD_NOTE, metric_names
 from vitrail.report.table import Table
 from vitrail.report.tables import clients_table, excluded_table, rounds_table, void_rounds
-from vitrail.report.tiles import Tile, headline, summary, what_ran
+from vitrail.report.tiles import headline, summary, what_ran
 
 _ABSOLUTE = re.compile(r"(^|:)([/~]|[A-Za-z]:\\)")  # an absolute path, which shows names of a machine's folders
 _MAX_GRIDS = 48  # sample grids of all runs on one page
-
-
-@dataclass(frozen=True)
-class Section:
-    """Everything that the page shows about one run."""
-
-    id: str  # prefix of its ids, unique on the page
-    run: Facts
-    summary: str
-    overview: Sequence[Tile]
-    tiles: Sequence[Tile]
-    metrics: Sequence[Chart]
-    metrics_note: str
-    traffic: Sequence[Chart]
-    rounds: Table | None
-    clients: Table | None
-    excluded: Table | None
-    void: Sequence[str]
-    evaluation: Sequence[Table]
-    audit: Sequence[Table]
-    audit_charts: Sequence[Chart]
-    commands: str
-    paths: bool  # whether the settings contain absolute paths
 
 
 def write_report(
@@ -70,6 +47,13 @@ def write_report(
 
     runs = read_runs([Path(folder) for folder in folders], _MAX_GRIDS, private)
     write_atomically(Path(out), _render(runs, title, tables).encode())
+
+
+class ReportCallback(Callback):
+    """Writes report.html when a run is finished."""
+
+    def on_run_end(self, run: Run) -> None:
+        write_report([run.folder], RunDir(run.folder).report)
 
 
 def _render(runs: Sequence[Facts], title: str, tables: Sequence[Table]) -> str:
@@ -102,28 +86,29 @@ def _render(runs: Sequence[Facts], title: str, tables: Sequence[Table]) -> str:
     return environment.get_template("page.html").render(context)
 
 
-def _section(run: Facts, id_: str, shared: Sequence[str], *, full: bool) -> Section:
-    """Return one run's section; in a comparison, without the metrics that are compared."""
+def _section(run: Facts, id_: str, shared: Sequence[str], *, full: bool) -> dict[str, Any]:
+    """Return everything that the page shows about one run; in a comparison, without the metrics that are compared."""
     own = [metric for metric in metric_names(run.rounds) if metric not in shared]
-    return Section(
-        id=id_,
-        run=run,
-        summary=summary(run),
-        overview=what_ran(run),
-        tiles=headline(run),
-        metrics=metric_charts(run, own, id_),
-        metrics_note=f"{FD}: {FD_NOTE}." if FD in own else "",
-        traffic=traffic_charts(run.rounds) if full else (),
-        rounds=rounds_table(run.rounds) if full and run.rounds else None,
-        clients=clients_table(run.rounds) if full and run.clients else None,
-        excluded=excluded_table(run.rounds),
-        void=void_rounds(run.rounds),
-        evaluation=evaluation_tables(run.evaluation) if run.evaluation else (),
-        audit=audit_tables(run.audit) if run.audit else (),
-        audit_charts=audit_charts(run.audit, id_) if run.audit else (),
-        commands=_commands(run),
-        paths=run.folder.is_absolute() or any(map(_ABSOLUTE.search, map(run.setting, ("data", "init_from", "out")))),
-    )
+    return {
+        "id": id_,  # prefix of its ids, unique on the page
+        "run": run,
+        "summary": summary(run),
+        "overview": what_ran(run),
+        "tiles": headline(run),
+        "metrics": metric_charts(run, own, id_),
+        "metrics_note": f"{FD}: {FD_NOTE}." if FD in own else "",
+        "traffic": traffic_charts(run.rounds) if full else (),
+        "rounds": rounds_table(run.rounds) if full and run.rounds else None,
+        "clients": clients_table(run.rounds) if full and run.clients else None,
+        "excluded": excluded_table(run.rounds),
+        "void": void_rounds(run.rounds),
+        "evaluation": evaluation_tables(run.evaluation) if run.evaluation else (),
+        "audit": audit_tables(run.audit) if run.audit else (),
+        "audit_charts": audit_charts(run.audit, id_) if run.audit else (),
+        "commands": _commands(run),
+        # whether the settings contain absolute paths
+        "paths": run.folder.is_absolute() or any(map(_ABSOLUTE.search, map(run.setting, ("data", "init_from", "out")))),
+    }
 
 
 def _commands(run: Facts) -> str:

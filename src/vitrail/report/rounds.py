@@ -1,4 +1,4 @@
-"""Read the rounds of a run from metrics.jsonl, also if the file is incomplete or damaged."""
+"""Read the rounds of a run from metrics.jsonl, also if the file is damaged; the bytes that they sent."""
 
 from __future__ import annotations
 
@@ -113,6 +113,31 @@ def series(rounds: Sequence[Round], metric: str) -> list[tuple[Round, float]]:
 def best(rounds: Sequence[Round]) -> tuple[Round, float] | None:
     """Return the round with the lowest distance."""
     return min(series(rounds, FD), key=lambda measured: measured[1], default=None)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of all clients by direction; per_* is the mean per client and round."""
+
+    up: int
+    down: int
+    per_up: float
+    per_down: float
+    floats: int | None  # bytes of the same arrays in float32; None if the run did not count them
+
+    def saving(self) -> float | None:
+        """Return bytes in float32 divided by bytes sent, over both directions."""
+        sent = self.up + self.down
+        return self.floats / sent if sent and self.floats is not None else None
+
+
+def traffic(rounds: Sequence[Round]) -> Traffic:
+    """Return the totals of a run."""
+    up, down = sum(r.bytes_up for r in rounds), sum(r.bytes_down for r in rounds)
+    sent_up, sent_down = sum(len(r.up) for r in rounds), sum(len(r.down) for r in rounds)  # messages
+    floats = [n for r in rounds for n in (r.floats_up, r.floats_down) if n is not None]
+    counted = bool(rounds) and len(floats) == 2 * len(rounds)
+    return Traffic(up, down, up / max(1, sent_up), down / max(1, sent_down), sum(floats) if counted else None)
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:

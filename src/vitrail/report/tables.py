@@ -17,23 +17,13 @@ _ENDS = 5  # of more clients, how many of the largest and of the smallest have a
 def rounds_table(rounds: Sequence[Round]) -> Table:
     """Return the numbers of a run's curves, one row per round."""
     names = metric_names(rounds)
-    shown = thinned(rounds, MAX_ROWS)
-    return Table(
-        title="Numbers by round",
-        columns=["round", *names, "up", "down", "seconds", "replied"],
-        rows=[
-            [
-                str(r.number),
-                *(number(r.metrics[name]) if name in r.metrics else "" for name in names),
-                size(r.bytes_up),
-                size(r.bytes_down),
-                f"{r.seconds:.1f}",
-                f"{r.replied:,} of {r.requested:,}",
-            ]
-            for r in shown
-        ],
-        note=f"{len(shown)} of {len(rounds):,} rounds; all are in metrics.jsonl." if len(shown) < len(rounds) else "",
-    )
+    shown, rows = thinned(rounds, MAX_ROWS), []
+    for r in shown:
+        metrics = [number(r.metrics[name]) if name in r.metrics else "" for name in names]
+        costs = [size(r.bytes_up), size(r.bytes_down), f"{r.seconds:.1f}", f"{r.replied:,} of {r.requested:,}"]
+        rows.append([str(r.number), *metrics, *costs])
+    note = f"{len(shown)} of {len(rounds):,} rounds; all are in metrics.jsonl." if len(shown) < len(rounds) else ""
+    return Table("Numbers by round", ["round", *names, "up", "down", "seconds", "replied"], rows, note)
 
 
 def clients_table(rounds: Sequence[Round]) -> Table:
@@ -47,13 +37,11 @@ def clients_table(rounds: Sequence[Round]) -> Table:
         replies.update(r.up.keys())
     names = sorted(up.keys() | down.keys(), key=lambda c: (-up[c] - down[c], c))
     rows = [[c, f"{replies[c]:,}", size(up[c]), size(down[c])] for c in names]
-    few = len(rows) <= _MAX_CLIENTS
-    return Table(
-        title="Traffic by client",
-        columns=["client", "replies", "up", "down"],
-        rows=rows if few else [*rows[:_ENDS], *rows[-_ENDS:]],
-        note="" if few else f"The {_ENDS} with the most and the fewest bytes of {plural(len(rows), 'client')}.",
-    )
+    note = ""
+    if len(rows) > _MAX_CLIENTS:
+        note = f"The {_ENDS} with the most and the fewest bytes of {plural(len(rows), 'client')}."
+        rows = [*rows[:_ENDS], *rows[-_ENDS:]]
+    return Table("Traffic by client", ["client", "replies", "up", "down"], rows, note)
 
 
 def excluded_table(rounds: Sequence[Round]) -> Table | None:
@@ -69,12 +57,8 @@ def excluded_table(rounds: Sequence[Round]) -> Table | None:
     note = f"{plural(times, 'exclusion')} of {plural(len({client for client, _ in found}), 'client')} in total."
     if len(found) > _MAX_CLIENTS:
         note += f" The {_MAX_CLIENTS} most frequent of {len(found):,} cases are shown; all are in metrics.jsonl."
-    return Table(
-        title="Excluded clients",
-        columns=["client", "rounds excluded", "which", "reason"],
-        rows=[[c, f"{len(ns):,}", _few(ns), reason] for (c, reason), ns in most_first[:_MAX_CLIENTS]],
-        note=note,
-    )
+    rows = [[c, f"{len(ns):,}", _few(ns), reason] for (c, reason), ns in most_first[:_MAX_CLIENTS]]
+    return Table("Excluded clients", ["client", "rounds excluded", "which", "reason"], rows, note)
 
 
 def void_rounds(rounds: Sequence[Round]) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitrail.report.facts import Facts
-from vitrail.report.rounds import FD, best, series
-from vitrail.report.traffic import traffic
+from vitrail.report.rounds import FD, best, series, traffic
 from vitrail.utils.quantities import duration, number, plural, size
 
 
@@ -79,7 +78,9 @@ def _distance(run: Facts) -> Tile:
         highest = max(accuracy, key=lambda measured: measured[1])
         return Tile("Accuracy", number(highest[1]), f"best, round {highest[0].number}; last {number(value)}")
     if lowest is None:
-        return Tile("Distance (fd)", "Not measured", "during training")
+        reason = "the server has no images" if run.setting("data") == "nodes" else "no round, or too few test images"
+        reason = "eval_every=0" if run.setting("eval_every") == "0" else reason
+        return Tile("Distance (fd)", "Not measured", f"during training: {reason}")
     last, value = measured[-1]
     if run.best_size is None:  # a private run stores only its last round
         return Tile("Distance (fd)", number(value), f"round {last.number}" + (f"; by {run.ruler}" if run.ruler else ""))

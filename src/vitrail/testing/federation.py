@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from vitrail.data import load
 from vitrail.data.dataset import Dataset, Images
+from vitrail.engines.async_rounds import run_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, RoundResult, run_round
-from vitrail.engines.server import run_rounds
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.methods.base import Method
 from vitrail.utils.rng import Rng

@@ -1,4 +1,4 @@
-"""Ed25519 keys in files, and signatures over whole messages (RFC 8032, from `cryptography`).
+"""Keys in files, and Ed25519 signatures over whole messages (RFC 8032, from `cryptography`).
 
 A private key is a file of 64 hex digits that only its owner can read; it is created when it is first needed. The public
 key, also 64 hex digits, may be shown to anyone. Error messages are sent to other parties, so they contain no path and
@@ -15,14 +15,18 @@ import stat
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import quote
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.paths import data_home
 
 SIGNATURE = 64  # bytes
 _DIGITS = re.compile(rb"\s*([0-9a-fA-F]{64})\s*")
+_LINE = re.compile(rb"([0-9a-fA-F]{64})\r?\n?")
+_CREATE = "create one with `openssl rand -hex 32`, copy it to client and server, and `chmod 600` it"
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,34 +133,48 @@ def read_key(path: Path) -> Key:
     Raises:
         VitrailError: If the file is missing, is not 64 hex digits, or can be read by others than its owner.
     """
+    return Key(read_secret(path, f"the signing key {path.name}"))
+
+
+def read_secret(
+    path: Path, what: str, where: str = "", remedy: str = "", pattern: re.Pattern[bytes] = _DIGITS
+) -> bytes:
+    """Read a secret of 32 bytes from a file of hex digits that only its owner can access.
+
+    Args:
+        path: The file.
+        what: The file, as errors name it.
+        where: Place of a file that cannot be read, for the error.
+        remedy: End of the errors about a missing or malformed file.
+        pattern: Pattern of the content, whose first group is the digits.
+
+    Raises:
+        VitrailError: If the file is missing or malformed, or others have any permission; only POSIX has these.
+    """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(200)
     except OSError as e:
-        raise VitrailError(f"the signing key {path.name} cannot be read: {e.strerror}") from None
-    check_owner_only(f"the signing key {path.name}", mode)
-    found = _DIGITS.fullmatch(raw)
-    if not found:
-        raise VitrailError(f"the signing key {path.name} must contain exactly 64 hex digits")
-    return Key(bytes.fromhex(found[1].decode()))
-
-
-def check_owner_only(what: str, mode: int) -> None:
-    """Refuse a secret file that others than its owner can access.
-
-    Args:
-        what: The file, as the error names it.
-        mode: `st_mode` of the file; it has no meaning outside POSIX and is not checked there.
-
-    Raises:
-        VitrailError: If the group or others have any permission.
-    """
+        raise VitrailError(f"{what} cannot be read{where}: {e.strerror}{remedy}") from None
     if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise VitrailError(
             f"{what} is accessible to others than its owner (mode {stat.S_IMODE(mode):03o}); `chmod 600` it, or create "
             "a new one if others may have read it"
         )
+    found = pattern.fullmatch(raw)
+    if not found:
+        raise VitrailError(f"{what} must contain exactly 64 hex digits{_other_key(raw)}{remedy}")
+    return bytes.fromhex(found[1].decode())
+
+
+def _other_key(raw: bytes) -> str:
+    """Say which key of `vitrail certificates` this is, if it is one for another purpose."""
+    if raw.startswith(b"-----BEGIN"):
+        return "; this is a PEM file (a key for TLS or a SuperNode): signing keys are signing.key and node.key"
+    if raw.startswith((b"ecdsa-", b"ssh-")):
+        return "; this is the key of a SuperNode (folder nodes): signing keys are in the folder keys"
+    return ""
 
 
 def public_key(given: str) -> bytes:
@@ -172,17 +190,17 @@ def public_key(given: str) -> bytes:
         >>> public_key("ab" * 32) == bytes([0xAB] * 32)
         True
     """
-    found = _DIGITS.fullmatch(given.encode(errors="replace"))
-    if not found:
+    raw = given.encode(errors="replace")
+    if not _DIGITS.fullmatch(raw):
         try:
             with Path(given).expanduser().open("rb") as file:
                 raw = file.read(200)
         except (OSError, ValueError) as e:
             why = e.strerror if isinstance(e, OSError) else "not a file name"
             raise VitrailError(f"the public key is neither 64 hex digits nor a readable file: {why}") from None
-        found = _DIGITS.fullmatch(raw)
+    found = _DIGITS.fullmatch(raw)
     if not found:
-        raise VitrailError("the file of the public key must contain exactly 64 hex digits")
+        raise VitrailError(f"the file of the public key must contain exactly 64 hex digits{_other_key(raw)}")
     return bytes.fromhex(found[1].decode())
 
 
@@ -199,3 +217,34 @@ def split(carried: bytes) -> tuple[bytes, bytes]:
     if len(carried) < SIGNATURE:
         raise Malformed(f"{len(carried)} bytes; expected a message and a signature of {SIGNATURE} bytes")
     return carried[:-SIGNATURE], carried[-SIGNATURE:]
+
+
+def client_key_file(client: str) -> str:
+    """Return the name of a client's key file; it has no path separator, whatever the client's name is.
+
+    Examples:
+        >>> client_key_file("client-0"), client_key_file("../x")
+        ('client-0.key', '..%2Fx.key')
+    """
+    return f"{quote(client, safe=' ')}.key"
+
+
+def read_client_key(client: str) -> bytes:
+    """Read the secret that a client and the server were given in a file: 32 random bytes as 64 hex digits.
+
+    `(umask 077; openssl rand -hex 32 > client-0.key)` creates one. A client needs its own file, the server those of all
+    clients.
+
+    Args:
+        client: The client's name.
+
+    Returns:
+        32 bytes.
+
+    Raises:
+        VitrailError: If the file is missing, is not 64 hex digits, or can be read by others than its owner.
+    """
+    name = client_key_file(client)
+    where = " in the folder that VITRAIL_KEYS names (default: `keys` in VITRAIL_HOME)"
+    folder = Path(os.environ.get("VITRAIL_KEYS") or data_home() / "keys").expanduser()
+    return read_secret(folder / name, f"key_source=file: {name}", where, f"; {_CREATE}", _LINE)

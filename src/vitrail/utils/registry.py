@@ -20,6 +20,8 @@ T = TypeVar("T")
 PLUGINS = "VITRAIL_PLUGINS"  # environment variable: modules to import, separated by commas
 REGISTRIES: dict[str, Registry[Any]] = {}  # every registry by its entry point group
 _imported: set[str] = set()
+_importing: list[str] = []  # the modules of VITRAIL_PLUGINS that are being imported
+_from_plugins: set[tuple[str, str]] = set()  # entries that such a module added: any process finds them by itself
 _pending: dict[str, list[tuple[str, Any, str]]] = {}  # entries of another process whose registry is not imported yet
 
 
@@ -50,6 +52,7 @@ class Registry(Generic[T]):
         self._builtin = dict(builtin or {})
         self._added: dict[str, tuple[T, str]] = {}
         self._plugins: dict[str, str] | None = None  # name -> "module:attribute"
+        self._clashes: dict[str, str] = {}  # names that plugins use for another object -> error
         if group != "vitrail.doctest":
             REGISTRIES[group] = self
             for entry in _pending.pop(group, []):
@@ -74,11 +77,13 @@ class Registry(Generic[T]):
 
     def add(self, name: str, entry: T, summary: str = "") -> None:
         """Add an entry; adding the same class or function again, as a notebook cell does, replaces it."""
-        present, plugin = self._added.get(name), self._found().get(name)
+        present, plugin = self._added.get(name), self._found(imports=False).get(name)
         mine = f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
         if name in self._builtin or (plugin and plugin != mine) or (present and not _same(present[0], entry)):
             raise VitrailError(f"{self.kind} {name!r} is already registered; choose another name")
         self._added[name] = (entry, summary)
+        if _importing:
+            _from_plugins.add((self.group, name))
 
     def name_of(self, entry: T) -> str:
         """Return the name of an object; one that is not registered is added under a name derived from its own.
@@ -93,7 +98,8 @@ class Registry(Generic[T]):
                 self.add(name, entry, self._added[name][1])  # a notebook cell may have defined it again
                 return name
         for name in (*self._builtin, *self._found()):
-            if sys.modules.get(self._where(name).partition(":")[0]) and self[name] is entry:
+            module, _, attribute = self._where(name).partition(":")
+            if module in sys.modules and getattr(sys.modules[module], attribute) is entry:
                 return name
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", getattr(entry, "__name__", str(entry))).lower()
         self.add(name, entry)
@@ -101,20 +107,24 @@ class Registry(Generic[T]):
 
     def added(self, name: str) -> T | None:
         """Return the entry of this name if it was added in this process; None if any process finds it by itself."""
-        return self._added[name][0] if name in self._added else None
+        found = name in self._found() or (self.group, name) in _from_plugins
+        return self._added[name][0] if name in self._added and not found else None
 
     def is_builtin(self, name: str) -> bool:
         """Return whether an entry is part of this package."""
         return name in self._builtin
 
     def _where(self, name: str) -> str:
-        return self._builtin[name][0] if name in self._builtin else self._found().get(name, "")
+        """Return the "module:attribute" of a built-in entry or a plugin; empty: it is neither."""
+        found = self._found()
+        return self._builtin[name][0] if name in self._builtin else found.get(name, "")
 
     def __getitem__(self, name: str) -> T:
-        self._found()
+        where = self._where(name)
+        if name in self._clashes:
+            raise VitrailError(self._clashes[name])
         if name in self._added:
             return self._added[name][0]
-        where = self._where(name)
         if not where:
             raise VitrailError(f"{name} is not a {self.kind}; {nearest(name, list(self))}")
         module, _, attribute = where.partition(":")
@@ -148,33 +158,54 @@ class Registry(Generic[T]):
 
     def summary(self, name: str) -> str:
         """Return the one-line summary of an entry: what was registered, or the first line of its docstring."""
-        if name in self._builtin:
-            return self._builtin[name][1]
-        if name in self._added and self._added[name][1]:
-            return self._added[name][1]
+        self._found()
+        if name in self._clashes:
+            return f"cannot be used: {self._clashes[name]}"
+        if text := (self._builtin.get(name) or self._added.get(name) or ("", ""))[1]:
+            return text
         try:
             return (self[name].__doc__ or "").strip().partition("\n")[0]
         except (ImportError, AttributeError) as e:  # a broken plugin must not hide the others
             return f"cannot be imported: {e}"
 
-    def _found(self) -> dict[str, str]:
-        _import_plugins()
+    def _found(self, imports: bool = True) -> dict[str, str]:
+        """Return the entry points of plugins; one that has the name of another object makes this name an error.
+
+        To register a class imports no plugin: its module may be one that another plugin is about to import from.
+        """
+        if imports:
+            _import_plugins()
         if self._plugins is None:
-            self._plugins = {e.name: e.value for e in entry_points(group=self.group) if e.name not in self._builtin}
+            self._plugins = {}
+            for e in entry_points(group=self.group):
+                known = self._builtin.get(e.name, ("",))[0] or self._plugins.get(e.name, "")
+                if known and known != e.value:
+                    self._clashes[e.name] = (
+                        f"{self.kind} {e.name!r} is {known}, but an installed package has an entry point {e.value} of "
+                        f"this name in {self.group}; rename the entry point or uninstall the package"
+                        f"{f' ({e.dist.name})' if e.dist else ''}"
+                    )
+                elif not known:
+                    self._plugins[e.name] = e.value
         return self._plugins
 
 
 def _import_plugins() -> None:
     """Import the modules of VITRAIL_PLUGINS, each once."""
-    for module in filter(None, (m.strip() for m in os.environ.get(PLUGINS, "").split(","))):
-        if module not in _imported:
-            _imported.add(module)  # first: the module itself may use a registry
-            try:
-                import_module(module)
-            except Exception as e:
-                raise VitrailError(
-                    f"{PLUGINS}: cannot import {module} ({e}); install it, or add its folder to PYTHONPATH"
-                ) from e
+    names = (m.strip() for m in os.environ.get(PLUGINS, "").split(","))
+    modules = [m for m in dict.fromkeys(names) if m and m not in _imported]
+    _imported.update(modules)  # all of them first: a module may use a registry, or import another one, while imported
+    for i, module in enumerate(modules):
+        _importing.append(module)
+        try:
+            import_module(module)
+        except Exception as e:
+            _imported.difference_update(modules[i:])  # to try again, and fail again, next time
+            raise VitrailError(
+                f"{PLUGINS}: cannot import {module} ({e}); install it, or add its folder to PYTHONPATH"
+            ) from e
+        finally:
+            _importing.pop()
 
 
 def added_entries() -> list[tuple[str, str, Any, str]]:

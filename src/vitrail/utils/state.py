@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 
 from vitrail.utils.atomic import replace_atomically
 from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.paths import data_home
 
 Tree = Any  # dict (text keys) | list | tuple | tensor | ndarray | bytes | text | number | bool | None
 State = dict[str, Tree]
@@ -198,3 +200,33 @@ def loads(raw: bytes, name: str) -> Tree:
         return unpack(tensors, about[_TREE])
     except (SafetensorError, KeyError, ValueError, TypeError, RecursionError, AssertionError) as e:
         raise Malformed(f"{name} is damaged or not a vitrail file ({type(e).__name__}: {e})") from e
+
+
+def cached(kind: str, key: str, compute: Callable[[], State]) -> State:
+    """Return a value that never changes from a file in the user's data folder, or compute and store it.
+
+    The file is readable by its owner only, because values may be derived from private images. If it cannot be written,
+    the value is computed again next time.
+
+    Args:
+        kind: Sub-folder of the cache.
+        key: Text that identifies the value among its kind, such as a digest of all inputs.
+        compute: Function that computes the value.
+
+    Returns:
+        The value: a dictionary of arrays and plain values.
+    """
+    raw = key.encode()
+    name = hashlib.blake2b(len(raw).to_bytes(8, "little") + raw, digest_size=16).hexdigest()
+    path = data_home() / "cache" / kind / f"{name}.safetensors"
+    try:
+        found: State = load(path)
+        return found
+    except (FileNotFoundError, Malformed):
+        value = compute()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        save(path, value, private=True)
+    except (OSError, VitrailError):
+        pass
+    return value

@@ -141,17 +141,6 @@ def _decode(raw: bytes, levels: Array, alphabet: int) -> Array:
     return symbols
 
 
-def ideal_bytes(symbols: Array, levels: Array, alphabet: int) -> float:
-    """Return the conditional entropy of symbols given their levels in bytes: a lower bound, without the table."""
-    order, sizes = _by_level(levels)
-    bits = 0.0
-    for some in np.split(symbols[order].astype(np.int64), np.cumsum(sizes)[:-1]):
-        counts = np.bincount(some, minlength=alphabet)
-        seen = counts[counts > 0]
-        bits -= float((seen * np.log2(seen / max(1, len(some)))).sum())
-    return bits / 8
-
-
 def _by_level(levels: Array) -> tuple[Integers, list[int]]:
     """Return positions sorted by level, and the number of positions of each level."""
     narrow = levels.astype(np.uint16)

@@ -73,11 +73,12 @@ def test_one_colour_image_makes_all_images_colour(tmp_path: Path) -> None:
     assert (data.train.pixels[0] == 7).all()
 
 
-def test_images_of_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
-    for name, value in (("a", 0), ("b", 257 * 100), ("c", 65535)):
-        save(tmp_path / f"{name}.png", "I;16", value=value)
-    data = load(f"folder:{tmp_path}", test_fraction=0)
-    assert data.train.pixels[:, 0, 5, 5].tolist() == [0, 100, 255]
+@pytest.mark.parametrize("most", [4095, 65535])
+def test_grey_images_of_sixteen_bits_are_refused_with_their_name_and_the_remedy(most: int, tmp_path: Path) -> None:
+    save(tmp_path / "1.png", "L", value=7)
+    save(tmp_path / "2.png", "I;16", value=most)
+    with pytest.raises(VitrailError, match=rf"2\.png: grey values of 16 bits \(from {most} to {most}\).*rescale"):
+        load(f"folder:{tmp_path}", test_fraction=0)
 
 
 def test_palettes_single_bits_and_alpha_become_plain_pixels(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_private_files_are_protected_and_the_authority_key_is_deleted(made):
         assert stat.S_IMODE((made / name).stat().st_mode) == 0o600, name
     for folder in (made, *(p for p in made.rglob("*") if p.is_dir())):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
-    assert not list(made.parent.glob(".*")), "nothing half-made is left beside it"
+    assert not list(made.parent.glob(".*")), "no temporary file is left next to it"
 
 
 def test_the_server_certificate_is_valid_for_its_names_only(made):

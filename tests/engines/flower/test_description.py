@@ -9,7 +9,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from tests.engines.flower.descriptions import GOOD, NASTY
-from vitrail.engines.flower.description import Description
+from vitrail.engines.flower.descriptions import Description
 from vitrail.utils.errors import VitrailError
 
 _JSON = st.recursive(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,11 +17,10 @@ from tests.engines.flower.descriptions import NASTY
 from tests.federation import quick
 from vitrail.engines.client import Client
 from vitrail.engines.flower.client import client_app
-from vitrail.engines.flower.description import Description
+from vitrail.engines.flower.descriptions import Description, RunSpec
 from vitrail.engines.flower.engine import FlowerEngine
 from vitrail.engines.flower.messages import pack
 from vitrail.engines.flower.roster import Roster
-from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import RoundResult
 from vitrail.utils.errors import VitrailError
@@ -143,7 +144,7 @@ def test_a_request_is_repeated_after_an_error_of_flower_and_counted():
     grid.spoils[8] = lambda m: failing.pop(0)(m) if failing else Message(pack("", b"b:at last"), reply_to=m)
     assert dict(engine.ask([("b", b"12345")])) == {"b": b"b:at last"}
     assert grid.pushed.count((8, "train")) == 3
-    first, second = RoundResult(0, down={"b": 5}), RoundResult(1)
+    first, second = RoundResult(0, down=Counter(b=5)), RoundResult(1)
     engine.count(first)
     engine.count(second)
     assert (first.down, second.down) == ({"b": 15}, {})
@@ -217,8 +218,20 @@ def test_gather_uses_the_most_common_format_and_reports_missing_nodes():
     roster = Roster(grid, RunSpec({"method": "fedavg"}), 0.3)
     assert roster.gather(2) == ["a", "c"]
     assert roster.spec.shape == (1, 8, 8)
-    with pytest.raises(VitrailError, match=r"2 of 3 nodes are connected .*\(a, c\); b: its images are 3 x 8 x 8"):
+    with pytest.raises(
+        VitrailError, match=r"2 of 3 nodes take part .*\(a, c\); 1 is .* refused: b: its images are 3 x 8 x 8"
+    ):
         Roster(grid, RunSpec({"method": "fedavg"}), 0.3).gather(3)
+
+
+def test_gather_does_not_ask_to_start_nodes_that_are_connected_and_refuse():
+    grid, _, _ = three()
+    for node in grid.nodes:
+        grid.nodes[node] = Odd(json.dumps({"name": f"n{node}", "refuses": "refused by the node's policy"}))
+    with pytest.raises(VitrailError, match=r"^0 of 2 .* \(none\); 3 are connected and refused: n7: refused") as e:
+        Roster(grid, RunSpec({"method": "fedavg"}), 0.3).gather(2)
+    assert "start" not in str(e.value)
+    assert "clients=" not in str(e.value)
 
 
 class Odd(Echo):

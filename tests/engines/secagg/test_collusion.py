@@ -95,7 +95,7 @@ def text(name, raw):
     return make_part(name, "bytes", np.frombuffer(raw, np.uint8))
 
 
-def asked(exchange, *parts):
+def make_request(exchange, *parts):
     return encode(Message(Header(Kind.REQUEST, RUN, 0, "server", exchange), parts))
 
 
@@ -142,13 +142,13 @@ def equivocate(folder, names, threshold, lists):
     played_until(3, method, folder, names)
     simulated = SimulatedClients(method, RUN, Rng((5,)), shares(len(names), each=2), folder)
     clients = {c: simulated.client(c, digits().train) for c in names}
-    signed = {c: content_of(clients[c].answer(asked(3, bits("secagg.alive", lists[c])))) for c in names}
+    signed = {c: content_of(clients[c].answer(make_request(3, bits("secagg.alive", lists[c])))) for c in names}
     assert {len(s) for s in signed.values()} == {64}  # no shares yet; without the check it would get them here
     answers = {}
     for c in names:  # of clients in its list; others are refused anyway
         raw = b"".join(signed[other] for other, listed in zip(names, lists[c], strict=True) if listed)
         answers[c] = content_of(
-            clients[c].answer(asked(4, bits("secagg.from", lists[c]), text("secagg.signatures", raw)))
+            clients[c].answer(make_request(4, bits("secagg.from", lists[c]), text("secagg.signatures", raw)))
         )
     return answers
 
@@ -173,7 +173,7 @@ def test_a_server_that_equivocates_in_a_round_gets_no_sum(tmp_path):
         method, clients = keyed(tmp_path / str(len(odd)), threshold=4)
 
         def change(client, at, request, odd=odd):
-            return asked(3, bits("secagg.alive", (0, 1, 1, 1, 1))) if at == 3 and client in odd else request
+            return make_request(3, bits("secagg.alive", (0, 1, 1, 1, 1))) if at == 3 and client in odd else request
 
         _, outcome = run_to(9, method, clients, change)
         assert bool(outcome.void) != opens
@@ -186,13 +186,13 @@ def test_signing_two_lists_reveals_sums_only_at_a_low_threshold(tmp_path, thresh
     """An equivocating server needs 2 threshold - n colluding clients: one of five at 3, three at 4."""
     clients, (group, keys, _) = confirmed(tmp_path, threshold, until=3)
     lists = {c: (1, 1, 1, 0, 1) if k < 2 else (0, 1, 1, 1, 1) for k, c in enumerate(FIVE)}
-    signed = {c: content_of(clients[c].answer(asked(3, bits("secagg.alive", lists[c])))) for c in FIVE[:4]}
+    signed = {c: content_of(clients[c].answer(make_request(3, bits("secagg.alive", lists[c])))) for c in FIVE[:4]}
     for c in FIVE[:4]:
         agree = [other for other in FIVE[:4] if lists[other] == lists[c]]
         signed["client-4"] = clients["client-4"].key.sign(*secagg.view(group, keys, lists[c]))
         signers = [*agree, "client-4"] if opens else [c for c, listed in zip(FIVE, lists[c], strict=True) if listed]
         sent = bits("secagg.from", [c in signers for c in FIVE]), b"".join(signed[c] for c in signers)
-        answer = content_of(clients[c].answer(asked(4, sent[0], text("secagg.signatures", sent[1]))))
+        answer = content_of(clients[c].answer(make_request(4, sent[0], text("secagg.signatures", sent[1]))))
         assert isinstance(answer, bytes) == opens, answer
 
 
@@ -223,7 +223,7 @@ def confirmed(folder, threshold=3, until=4):
 def opening(clients, view, signers=(1, 1, 1, 1, 1)):
     those = [c for c, signs in zip(FIVE, signers, strict=True) if signs]
     raw = b"".join(clients[c].key.sign(*secagg.view(*view)) for c in those)
-    return asked(4, bits("secagg.from", signers), text("secagg.signatures", raw))
+    return make_request(4, bits("secagg.from", signers), text("secagg.signatures", raw))
 
 
 @pytest.mark.parametrize("lie", VIEWS)
@@ -240,7 +240,7 @@ def test_fewer_signatures_than_the_threshold_release_no_shares(tmp_path):
     forged = replace(clients["client-1"], key=clients["client-2"].key)
     stolen = opening({**clients, "client-1": forged}, view, (1, 1, 1, 0, 0))
     assert "'client-1' did not sign" in content_of(client.answer(stolen))
-    short = asked(4, bits("secagg.from", (1, 1, 1, 0, 0)), text("secagg.signatures", bytes(128)))
+    short = make_request(4, bits("secagg.from", (1, 1, 1, 0, 0)), text("secagg.signatures", bytes(128)))
     assert "has 128 bytes; 192 are expected" in content_of(client.answer(short))
     assert len(content_of(client.answer(opening(clients, view, (0, 1, 1, 1, 0))))) == 5 * SHARE
 
@@ -249,9 +249,9 @@ def test_signatures_of_clients_without_a_reply_do_not_count(tmp_path):
     method, clients = keyed(tmp_path)
     run_to(3, method, clients)
     client = clients["client-0"]
-    assert len(content_of(client.answer(asked(3, bits("secagg.alive", (1, 1, 1, 0, 0)))))) == 64
+    assert len(content_of(client.answer(make_request(3, bits("secagg.alive", (1, 1, 1, 0, 0)))))) == 64
     sent = bits("secagg.from", (1, 1, 0, 1, 0)), text("secagg.signatures", bytes(192))
-    assert "3 are required, of which all replies arrived" in content_of(client.answer(asked(4, *sent)))
+    assert "3 are required, of which all replies arrived" in content_of(client.answer(make_request(4, *sent)))
 
 
 # -- a server that replaces clients' keys by its own -----------------------------------------------------------------

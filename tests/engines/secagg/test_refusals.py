@@ -13,7 +13,7 @@ from tests.federation import RUN, digits, federate, quick, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.integers import integer_formats
+from vitrail.engines.secagg.messages import integer_formats
 from vitrail.engines.secagg.server import check_secagg
 from vitrail.engines.secagg.shares import ADVERTISED
 from vitrail.engines.simulation import SimulatedClients
@@ -116,7 +116,7 @@ class Wide(Adds):
 
 def questions(folder, exchange, leaves=None):
     """A client before an exchange, and the honest request of that exchange."""
-    asked = {}
+    pending = {}
     simulated = SimulatedClients(Adds(), RUN, Rng((5,)), shares(5, each=2), folder)
 
     class Stop(Exception):
@@ -125,8 +125,8 @@ def questions(folder, exchange, leaves=None):
     def ask(requests):
         for client, request in requests:
             if decode(request).header.exchange == exchange:
-                asked[client] = request
-                if len(asked) == 5 - len(leaves or {}):
+                pending[client] = request
+                if len(pending) == 5 - len(leaves or {}):
                     raise Stop
                 continue
             gone = (leaves or {}).get(client, 9) <= decode(request).header.exchange
@@ -134,7 +134,7 @@ def questions(folder, exchange, leaves=None):
 
     with pytest.raises(Stop):
         run_round(Adds(), Federation(0, Adds().server_init(None)), RUN, FIVE, ask, Rng((5,)))
-    return simulated.client("client-0", digits().train), asked["client-0"]
+    return simulated.client("client-0", digits().train), pending["client-0"]
 
 
 def refusal(client, request):
@@ -179,7 +179,7 @@ def test_an_exchange_out_of_order_is_refused(tmp_path, exchange):
     _, request = questions(tmp_path / "a", exchange)
     stranger = SimulatedClients(Adds(), RUN, Rng((5,)), shares(5), tmp_path / "b").client("client-0", digits().train)
     assert refusal(stranger, request)
-    assert not stranger.path.exists()
+    assert not stranger.store.path.exists()
 
 
 _PUBLIC = crypto.public(bytes(32))
@@ -311,7 +311,7 @@ def test_two_clients_with_wrong_shares_void_the_round(tmp_path):
 
 def test_a_lying_client_voids_the_round_and_the_run_continues(tmp_path, monkeypatch):
     """It sends 7 for a declared bit, under honest masks."""
-    from vitrail.engines.secagg.integers import IntegerFormat
+    from vitrail.engines.secagg.messages import IntegerFormat
 
     honest = IntegerFormat.words
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vitrail.engines.replies import CheckedPart
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.integers import IntegerFormat, integer_formats
+from vitrail.engines.secagg.messages import IntegerFormat, integer_formats
 from vitrail.engines.secagg.shares import PRIME, join, split
 from vitrail.engines.sums import FixedPointSum
 from vitrail.methods.base import PartSpec
@@ -159,7 +159,7 @@ KINDS = {
 def test_masked_sums_equal_plain_sums_to_the_bit_also_at_the_limits(clients):
     draw = np.random.default_rng(clients)
     kinds, total = integer_formats(KINDS, clients, clients), FixedPointSum(KINDS, clients)
-    summed = {name: kind.zeros() for name, kind in kinds.items()}
+    summed = {name: np.zeros(kind.size, kind.dtype) for name, kind in kinds.items()}
     for k in range(clients):
         for name, d in KINDS.items():
             low = max(d.least, -d.limit)

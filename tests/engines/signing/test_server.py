@@ -7,10 +7,10 @@ import pytest
 from tests.engines.secagg.adds import FIVE, Adds, adds_up
 from tests.engines.toy import Free, Toy
 from tests.federation import RUN, digits, federate, quick, same, shares
+from vitrail.engines.async_rounds import run_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import Federation, run_round
-from vitrail.engines.server import run_rounds
 from vitrail.engines.signing.client import SignedSession
 from vitrail.engines.signing.server import ClientKeys, SigningServer
 from vitrail.engines.simulation import SimulatedClients
@@ -227,11 +227,23 @@ def test_with_a_folder_of_expected_keys_only_these_count(tmp_path):
     (tmp_path / "north%2F1.pub").write_text(key_of("north/1").public.hex())
     names = ClientKeys({"south": STRANGER.public}, tmp_path)
     names.meet("north/1", key_of("north/1").public)
-    with pytest.raises(VitrailError, match="is expected"):
+    with pytest.raises(VitrailError, match=r"is expected: copy the node\.key that belongs to north%2F1\.pub"):
         names.meet("north/1", STRANGER.public)
     with pytest.raises(VitrailError, match=r"south\.pub"):
         names.meet("south", STRANGER.public)
     assert names.key_of("south") is None, "not even one that was known before"
+
+
+def test_a_folder_of_expected_keys_is_checked_and_the_error_names_the_file(tmp_path):
+    ClientKeys().check_files()
+    names = ClientKeys(expected=tmp_path)
+    with pytest.raises(VitrailError, match=r"has no file NAME\.pub"):
+        names.check_files()
+    (tmp_path / "north.pub").write_text(key_of("north").public.hex())
+    names.check_files()
+    (tmp_path / "south.pub").write_text("ecdsa-sha2-nistp384 AAAA")
+    with pytest.raises(VitrailError, match=rf"{tmp_path}/south\.pub: .*the folder keys"):
+        names.check_files()
 
 
 def test_a_reply_of_a_client_without_a_known_key_is_excluded(tmp_path):

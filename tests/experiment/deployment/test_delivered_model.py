@@ -12,7 +12,7 @@ from tests.experiment.deployment.nodes import SHARE, node
 from vitrail.experiment.deployment.specs import spec_of
 from vitrail.methods.base import Model
 from vitrail.models.model_file import save_model
-from vitrail.privacy.ledger_checks import recompute
+from vitrail.privacy.checked_ledger import recompute
 from vitrail.privacy.statement import check_statement, read_statement
 from vitrail.utils import state
 from vitrail.utils.errors import Malformed, VitrailError

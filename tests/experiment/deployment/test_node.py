@@ -12,8 +12,7 @@ import pytest
 from tests.engines.flower.descriptions import GOOD
 from tests.experiment.deployment.nodes import SHARE, node
 from tests.federation import QUICK
-from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.run_spec import RunSpec
+from vitrail.engines.flower.descriptions import Description, RunSpec
 from vitrail.experiment import settings as config
 from vitrail.experiment.deployment.specs import spec_of
 from vitrail.experiment.plan import prepare
@@ -79,7 +78,7 @@ def test_two_processes_that_answer_one_request_return_the_same_reply(tmp_path):
 def test_damaged_private_state_is_reported_without_its_path(plan, tmp_path):
     ours = node(tmp_path, **SHARE)
     client = ours.client(spec_of(plan))
-    client.path.write_bytes(b"damaged")
+    client.store.path.write_bytes(b"damaged")
     reply = decode(client.answer(encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))))
     returned = bytes(reply.parts[0].array()).decode()
     assert "damaged" in returned

@@ -8,7 +8,7 @@ import pytest
 
 from tests.experiment.deployment.nodes import SHARE, images, node, unread
 from tests.federation import PRIVATE, QUICK
-from vitrail.engines.flower.run_spec import RunSpec
+from vitrail.engines.flower.descriptions import RunSpec
 from vitrail.experiment import settings as config
 from vitrail.experiment.deployment.specs import offer_spec, spec_of
 from vitrail.experiment.plan import prepare
@@ -86,9 +86,9 @@ def test_a_refusal_contains_no_number_and_no_name(plan, tmp_path, capfd):
     assert decode(ours.client(terms).answer(request)).header.kind is Kind.REPLY
     ours.describe(terms)  # the run that spent it may continue
     later = replace(terms, id="11" * 16)
-    for asked in (lambda: ours.describe(replace(later, id="")), lambda: ours.client(later)):
+    for query in (lambda: ours.describe(replace(later, id="")), lambda: ours.client(later)):
         with pytest.raises(VitrailError) as refused:
-            asked()
+            query()
         assert refused.value.public == "refused: privacy budget used up"
     assert not (tmp_path / "node" / "runs" / later.id).exists()
     own = (tmp_path / "node" / "refusals.log").read_text()

@@ -12,5 +12,7 @@ def test_declared_numbers_of_images_bound_the_images_of_all_nodes(tmp_path):
     facts = {"shape": [1, 8, 8], "classes": ["a", "b"], "names": ["n", "s"], "nonce": "00"}
     settings = config.resolve("moments", {"clients": 2, "size": 8, "data": "nodes", "noise_source": "os", "out": "-"})
     assert deployment_plan(settings, {**facts, "images": {"n": 480, "s": 30}}).method.task.images == 480
-    assert deployment_plan(settings, {**facts, "images": {"n": 480, "s": 0}}).method.task.images == 0, "one is not told"
+    assert deployment_plan(settings, {**facts, "images": {"n": 480, "s": 0}}).method.task.images == 0, (
+        "one is not known"
+    )
     assert deployment_plan(settings, facts).method.task.images == 0

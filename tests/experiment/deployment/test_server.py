@@ -117,7 +117,7 @@ def test_a_client_app_killed_within_a_round_gets_its_request_again(there: Deploy
     out, runs = tmp_path / "run", there.root / "node-0" / "runs"
     before = set(runs.glob("*/*"))
     there.run(f"fedgan {words('fedgan')} {SMALL} clients=2 rounds=1 local_epochs=300 timeout={4 * patience}", out)
-    until(lambda: bool(set(runs.glob("*/*")) - before), 20 * patience, "node-0 is not asked to train")
+    until(lambda: bool(set(runs.glob("*/*")) - before), 20 * patience, "node-0 received no request to train")
     there.kill_all(there.apps("node-0"))
     there.done(out, 20 * patience)
     (row,) = RunDir(out).rows()

@@ -11,12 +11,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from tests.engines.flower.test_engine import InMemory
 from tests.federation import QUICK, same
+from vitrail.engines.flower.descriptions import RunSpec
 from vitrail.engines.flower.engine import FlowerEngine
-from vitrail.engines.flower.messages import DESCRIBE, KEEP, TRAIN, pack, unpack
+from vitrail.engines.flower.messages import pack, unpack
 from vitrail.engines.flower.roster import Roster
-from vitrail.engines.flower.run_spec import RunSpec
 from vitrail.engines.rounds import Federation, RoundResult, run_round
-from vitrail.engines.signing.client import NONCE
+from vitrail.engines.signing.client import DESCRIBE, KEEP, NONCE, TRAIN
 from vitrail.engines.signing.server import ClientKeys, SigningServer
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config

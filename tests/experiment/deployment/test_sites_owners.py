@@ -57,7 +57,7 @@ def main(grid, context):
     nodes = list(grid.get_node_ids())
     sent = [Message(RecordDict(), n, "train") for n in nodes]
     replies = list(grid.send_and_receive(sent, timeout=240))
-    print("asked", len(nodes), "and heard", len(replies))
+    print("sent", len(nodes), "and received", len(replies))
 """,
 }
 
@@ -145,7 +145,7 @@ def test_shipped_code_never_runs_on_a_vitrail_supernode(sites: Sites):
         (app / name).parent.mkdir(parents=True, exist_ok=True)
         (app / name).write_text(text)
     returned = sites.flwr("run", str(app), "loop", "--stream")
-    assert "asked 4 and heard 4" in returned, returned[-3000:]
+    assert "sent 4 and received 4" in returned, returned[-3000:]
     was = {name: (sites.keys / name / "was-here").exists() for name in ("north", "south", "west", "east")}
     assert was == {"north": False, "south": True, "west": True, "east": False}
     assert "The FAB could not be verified" in sites.log("east")

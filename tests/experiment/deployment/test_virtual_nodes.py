@@ -11,9 +11,9 @@ import pytest
 
 from tests.experiment.deployment.sockets import family, listening, only_loopback
 from tests.federation import PRIVATE, QUICK, same
+from vitrail.engines.async_rounds import run_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.rounds import Federation, RoundResult
-from vitrail.engines.server import run_rounds
 from vitrail.experiment import settings as config
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.deployment.virtual_nodes import VirtualNodes, virtual_nodes

@@ -40,7 +40,7 @@ def test_a_personal_step_is_adam_on_the_gradient_with_the_proximal_term():
     (real,) = algorithm.local_batches(method, SOME, rng.child("personal"))
     draw = rng.child("personal", "training").torch()
     noise = algorithm.latents(method, algorithm.labels_of_fakes(method, SOME), draw, pairs=True)
-    loss, twins, _ = algorithm.d_objective(method, model, real, noise)
+    loss, twins, _ = method.d_objective(model, real, noise)
     (loss + method.lam * twins).backward()
     moments = before["optimizers"]["D"]
     weights = [p for name in ("discriminator", "style_discriminator") for p in nets[name].parameters()]

@@ -12,6 +12,8 @@ from tests.methods.psfedgan.test_algorithm import halves, windows
 from vitrail.data.dataset import Images
 from vitrail.experiment import settings as config
 from vitrail.methods.base import ServerMessage, Task
+from vitrail.methods.psfedgan.cloud import mixture
+from vitrail.methods.psfedgan.networks import load_discriminator, load_generator
 from vitrail.models.model_file import load_classifier, save_model
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.errors import Malformed, VitrailError
@@ -64,10 +66,10 @@ def test_from_the_same_start_it_equals_a_user_of_psfedgan_bit_for_bit():
     before = full.client_init("a", Rng((3,)))["now"]
     data = digits().train.take(np.arange(24))
     _, reply = one_round(full)
-    start = {**before, "generation": 0, "published": None}
-    after, rows, *_ = ps.train_user(start, data, Rng((2, 0)).child("z").seed(), Rng((2, 0)))
+    G, D = load_generator(ps, before), load_discriminator(ps, before)
+    rows = [step[0] for step in ps.train_user(G, D, data, Rng((2, 0)).child("z").seed(), Rng((2, 0)))]
     assert np.array_equal(reply.parts["discriminators"], rows)
-    assert np.array_equal(reply.parts["generators"][-1], after["generator"])
+    assert np.array_equal(reply.parts["generators"][-1], to_vector(G[0]))
     assert {f.name for f in fields(ps)} - {f.name for f in fields(full)} == {
         "d_coding",
         "client_discriminators",
@@ -125,7 +127,7 @@ def test_the_mixture_has_each_clients_labels_and_trains_a_classifier(tmp_path):
     method = small(6, classifier_rounds=2, classifier_steps=5)
     fed, outcomes, _ = federate(method, tmp_path, indices=halves())
     assert [len(o.replied) for o in outcomes] == [2] * 4 + [0] * 2
-    assert method.mixture(fed.server).knows.tolist() == [[k < 5 for k in range(10)], [k >= 5 for k in range(10)]]
+    assert mixture(method, fed.server).knows.tolist() == [[k < 5 for k in range(10)], [k >= 5 for k in range(10)]]
     models = method.export_models(fed.server)
     assert set(models) == {"generator", "classifier"}
     save_model(tmp_path / "c.safetensors", models["classifier"], CLASSES, {"made": "here"})

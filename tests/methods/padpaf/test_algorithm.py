@@ -23,6 +23,7 @@ from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state
 from vitrail.utils.state import pack
+from vitrail.utils.state import save as save_state
 from vitrail.wire.message import decode
 
 CLASSES = tuple("0123456789")
@@ -151,7 +152,7 @@ def test_the_objective_of_d_equals_equations_9_and_14_computed_separately():
         D.blocks.eval(), D.psi.eval(), D.projector.eval()  # in training mode each pass is a step of power iteration
     if model.D_c.embed:
         model.D_c.embed.eval()
-    loss, twins, loss_g = algorithm.d_objective(method, model, (x, y), noise)
+    loss, twins, loss_g = method.d_objective(model, (x, y), noise)
     with torch.no_grad():
         fake, same_content, same_style = model.G(*noise).chunk(3)
         y_fake = noise[1][: len(fake)]
@@ -168,7 +169,7 @@ def test_the_objective_of_d_equals_equations_9_and_14_computed_separately():
 def test_no_gradient_of_d_flows_through_generated_images():
     model = networks(method := quick("padpaf"))
     noise = algorithm.latents(method, torch.arange(10), Rng((4,)).torch(), pairs=True)
-    loss, twins, _ = algorithm.d_objective(method, model, (torch.zeros(3, 1, 8, 8), torch.arange(3)), noise)
+    loss, twins, _ = method.d_objective(model, (torch.zeros(3, 1, 8, 8), torch.arange(3)), noise)
     (loss + twins).backward()
     assert all(p.grad is None for p in model.G.parameters())
     assert all(p.grad is not None for p in model.D.parameters())
@@ -342,8 +343,12 @@ def test_a_model_is_joined_with_a_clients_private_file(name, tmp_path):
     assert fixed(joined, content=1).sample(2).shape == (2, 1, 8, 8)
     drawn = CliRunner().invoke(app, ["sample", str(model), "--client", str(private), "-o", str(tmp_path / "g.png")])
     assert drawn.exit_code == 0, drawn.output
-    with pytest.raises(VitrailError, match="has no style"):
+    with pytest.raises(VitrailError, match="has no personal model"):
         load_joined(model, model)
+    no_style = tmp_path / "other_method.safetensors"
+    save_state(no_style, {**load_state(private), "state": {"generator": np.zeros(3, np.float32)}})
+    with pytest.raises(VitrailError, match=r"other_method\.safetensors: it has no style; give the two"):
+        load_joined(model, no_style)
     save_model(model, Model("padpaf", _tree(model)), (), {"run": "another"})
     with pytest.raises(VitrailError, match="of another run"):
         load_joined(model, private)

@@ -5,11 +5,11 @@ import pytest
 
 from tests.federation import federate, quick, shares
 from tests.methods.prism.test_algorithm import first_state, sent_masks
+from tests.wire.ideal import ideal_bytes
 from vitrail.methods.prism.messages import decode_mask, decode_scores
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import load as load_state
 from vitrail.wire.message import decode
-from vitrail.wire.range_coder import ideal_bytes
 from vitrail.wire.scores import levels
 
 
@@ -78,9 +78,9 @@ def test_uploads_and_counts_are_within_one_percent_of_the_ideal_size(tmp_path):
     for _, raw in traffic.replies:
         coded = next(p for p in decode(raw).parts if p.name == "mask").array()
         mask = decode_mask(method, two.server, coded)
-        assert len(coded) <= 1.01 * ideal_bytes(mask, known, 2) + 16
+        assert len(coded) <= 1.01 * ideal_bytes(mask, known) + 16
         total += mask
-    assert len(three.server["counts"]) <= 1.01 * ideal_bytes(total, levels(two.server["s"], 4), 4) + 32
+    assert len(three.server["counts"]) <= 1.01 * ideal_bytes(total, levels(two.server["s"], 4)) + 32
 
 
 def test_new_clients_and_clients_that_lost_their_state_get_full_scores(tmp_path):

@@ -14,9 +14,8 @@ from vitrail.engines.client_store import ClientStore
 from vitrail.engines.replies import Failure
 from vitrail.experiment import settings as config
 from vitrail.methods.base import ServerMessage, Sums, Task
-from vitrail.methods.psfedgan import twin
-from vitrail.methods.psfedgan.classifier import draw_batch
-from vitrail.methods.psfedgan.training import generator_state, load_generator, train_generator
+from vitrail.methods.psfedgan import cloud, twin
+from vitrail.methods.psfedgan.networks import generator_state, load_generator
 from vitrail.models.model_file import load, load_classifier, open_classifier, open_model, save_model
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy.claims import claim
@@ -88,7 +87,7 @@ def test_after_200_steps_g_s_is_g_u_bit_for_bit(long):
     assert [len(o.replied) for o in outcomes] == [2] * 8 + [0] * 2
     assert [fed.server["twins"][c]["steps"] for c in TWO] == [200, 200]
     assert agree(fed, folder)
-    start = twin.initial_state(longer().generator(), secret_of(fed, folder, "client-0"), 0)["generator"]
+    start = longer().initial_generator(secret_of(fed, folder, "client-0"), 0)["generator"]
     assert np.abs(start - fed.server["twins"]["client-0"]["generator"]).max() > 0.05
 
 
@@ -178,13 +177,13 @@ def test_an_eavesdropper_without_the_seed_gets_another_generator(long):
     labels = fed.server["twins"][c]["labels"]
 
     def replayed(secret):
-        G, optimizer = load_generator(method, twin.initial_state(method.generator(), secret, 0))
+        G, optimizer = load_generator(method, method.initial_generator(secret, 0))
         D = method.discriminator("dcgan:8")
         for client, data in traffic.replies:
             parts = {p.name: p.array() for p in decode(data).parts}
             for t, vector in enumerate(parts["discriminators"] if client == c else ()):
                 z, y = method.noise(int(parts["seed"][0]), t, labels)
-                train_generator(method, optimizer, from_vector(D, vector), (G(z, y), y))
+                method.train_generator(optimizer, from_vector(D, vector), (G(z, y), y))
         return generator_state(0, G, optimizer)["generator"]
 
     G = private_state(folder, c)["now"]["generator"]
@@ -252,7 +251,7 @@ def test_a_wrong_bit_or_lost_reply_costs_one_round_then_both_sides_agree(tmp_pat
 @pytest.mark.parametrize("killed", [1, 3, 5, 7])
 def test_a_server_killed_between_checkpoints_recovers_every_reply(tmp_path, killed):
     """client-1 replies only after client-0 has finished all four rounds: the largest possible difference."""
-    from vitrail.engines.async_rounds import run_async_rounds
+    from vitrail.engines.async_rounds import AsyncRounds
     from vitrail.engines.journal import Journal
     from vitrail.engines.rounds import Federation
     from vitrail.engines.simulation import SimulatedClients, SimulationEngine
@@ -275,7 +274,7 @@ def test_a_server_killed_between_checkpoints_recovers_every_reply(tmp_path, kill
     def run(n):
         fed = Federation(0, method.server_init(rng.child("server", "init"), digits().train.take(np.arange(3))))
         journal = Journal(tmp_path / "answers")
-        rounds = run_async_rounds(method, fed, RUN, lambda _: sorted(TWO), 4, lambda r: ask(r, n), rng, journal)
+        rounds = AsyncRounds(method, fed, RUN, lambda _: sorted(TWO), 4, lambda r: ask(r, n), rng, journal)
         return list(rounds)[-1][1]
 
     with pytest.raises(KeyboardInterrupt):
@@ -493,12 +492,17 @@ def test_the_classifier_learns_from_generated_images_only(long):
 
 def test_classifier_batches_have_real_images_and_every_known_class(long):
     method, server = longer(), long[0].server
-    real = Images(np.full((5, 1, 8, 8), 255, np.uint8), np.arange(5))
-    x, y = draw_batch(method.task, method.mixture(server), real, 200, 0.25, Rng((1,)).torch())
+    real = {"pixels": np.full((5, 1, 8, 8), 255, np.uint8), "labels": np.arange(5)}
+
+    def draw(n, fraction):
+        run = replace(method, classifier_batch_size=n, real_fraction=fraction)
+        return cloud.draw_batch(run, cloud.mixture(run, server), real, Rng((1,)).torch())
+
+    x, y = draw(200, 0.25)
     assert int((x == 1).flatten(1).all(1).sum()) == 50
     assert set(y[:150].tolist()) == set(range(10))
     assert set(y[150:].tolist()) <= set(range(5))
-    generated, _ = draw_batch(method.task, method.mixture(server), real, 64, 0.0, Rng((1,)).torch())
+    generated, _ = draw(64, 0.0)
     assert not (generated == 1).flatten(1).all(1).any()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from vitrail.data.read_request import ReadRequest
 from vitrail.utils.atomic import replace_atomically
 from vitrail.utils.errors import Malformed, VitrailError
 
+T = TypeVar("T")
 _TRAIN, _TEST = "0", "2"  # 1 is the validation part, which is not used
 
 
@@ -26,18 +29,17 @@ def read(request: ReadRequest) -> Dataset:
         request.file(name) for name in ("img_align_celeba.zip", "list_attr_celeba.txt", "list_eval_partition.txt")
     )
     names, table = _attributes(attributes)
-    parts = _partition(partition)
+    parts = _values(partition, ("0", "1", "2").__contains__, "0, 1 or 2")
     order = [name for part in (_TRAIN, _TEST) for name, p in parts.items() if p == part]
     cut = sum(p == _TRAIN for p in parts.values())
     if not 0 < cut < len(order):
         raise Malformed(f"{partition}: has no image for training (0) or none for test (2)")
-    unknown = next((name for name in order if name not in table), None)
-    if unknown is not None:
-        raise Malformed(f"{attributes}: no line for {unknown}, which is in {partition.name}")
-    has = np.array([table[name] for name in order], np.bool_)
+    has = np.array(_in_order(order, table, f"{attributes}: no line for"), np.bool_)
     pixels = _decoded(archive, order, request)
-    identity_file = request.optional("identity_CelebA.txt")
-    identities = None if identity_file is None else _identities(identity_file, order)
+    identities = None
+    if path := request.optional("identity_CelebA.txt"):
+        people = _values(path, str.isdigit, "an identity number")
+        identities = np.array(_in_order(order, people, f"{path}: no line for"), np.int64)
     # Slices of the memory map: lists of positions would read all images into memory.
     train, test = (
         Images(pixels[part], attributes=has[part], identities=None if identities is None else identities[part])
@@ -63,28 +65,23 @@ def _attributes(path: Path) -> tuple[tuple[str, ...], dict[str, list[bool]]]:
     return names, table
 
 
-def _partition(path: Path) -> dict[str, str]:
-    parts: dict[str, str] = {}
+def _values(path: Path, valid: Callable[[str], object], expected: str) -> dict[str, str]:
+    """Read one value per image."""
+    found: dict[str, str] = {}
     for number, line in enumerate(_lines(path), 1):
         words = line.split()
-        if len(words) != 2 or words[1] not in ("0", "1", "2"):
-            raise Malformed(f"{path}: line {number} must have a name and 0, 1 or 2")
-        parts[words[0]] = words[1]
-    return parts
+        if len(words) != 2 or not valid(words[1]):
+            raise Malformed(f"{path}: line {number} must have a name and {expected}")
+        found[words[0]] = words[1]
+    return found
 
 
-def _identities(path: Path, order: list[str]) -> NDArray[np.int64]:
-    """Read the number of the person in each image."""
-    found: dict[str, int] = {}
-    for number, line in enumerate(_lines(path), 1):
-        words = line.split()
-        if len(words) != 2 or not words[1].isdigit():
-            raise Malformed(f"{path}: line {number} must have a name and an identity number")
-        found[words[0]] = int(words[1])
-    unknown = next((name for name in order if name not in found), None)
+def _in_order(order: list[str], table: Mapping[str, T], problem: str) -> list[T]:
+    """Return the entries of the images in this order; raise Malformed if one is missing."""
+    unknown = next((name for name in order if name not in table), None)
     if unknown is not None:
-        raise Malformed(f"{path}: no line for {unknown}")
-    return np.array([found[name] for name in order], np.int64)
+        raise Malformed(f"{problem} {unknown}, which is in list_eval_partition.txt")
+    return [table[name] for name in order]
 
 
 def _lines(path: Path) -> list[str]:
@@ -99,15 +96,13 @@ def _decoded(archive: Path, order: list[str], request: ReadRequest) -> NDArray[n
     try:
         with zipfile.ZipFile(archive) as packed:
             members = {m.filename.rpartition("/")[2]: m for m in packed.infolist() if not m.is_dir()}
-            absent = next((name for name in order if name not in members), None)
-            if absent is not None:
-                raise Malformed(f"{archive}: does not contain the image {absent}")
+            images = _in_order(order, members, f"{archive}: does not contain the image")
             # The name depends on the content: another archive or size has another cache file.
-            content = repr([(name, members[name].CRC, members[name].file_size) for name in order])
+            content = repr([(name, m.CRC, m.file_size) for name, m in zip(order, images, strict=True)])
             key = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
             cache = request.home / "cache" / f"celeba-{request.size}-{key}.npy"
             if not cache.is_file():
-                _decode_into(cache, packed, [members[name] for name in order], request)
+                _decode_into(cache, packed, images, request)
     except VitrailError:
         raise
     except Exception as error:  # zipfile raises many types of exceptions

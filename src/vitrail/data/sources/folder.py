@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.data.arrays import as_labels
 from vitrail.data.dataset import Dataset, Images
-from vitrail.data.decode import ENDINGS, decode, is_grey, open_image
-from vitrail.data.progress import show_progress
+from vitrail.data.decode import ENDINGS, all_grey, decode_all
 from vitrail.data.read_request import ReadRequest
 from vitrail.utils.errors import VitrailError
-
-
-@dataclass(frozen=True)
-class Tree:
-    """The image files under a folder.
-
-    Args:
-        files: The files, sorted by path.
-        levels: For each file, the names of the sub-folders (at most two) that contain it.
-    """
-
-    files: list[Path]
-    levels: list[tuple[str, ...]]
 
 
 def read(request: ReadRequest) -> Dataset:
@@ -35,25 +22,28 @@ def read(request: ReadRequest) -> Dataset:
     if not root.is_dir():
         raise VitrailError(f"data={request.source}: there is no folder {root}; give the path of a folder of images")
     both = (root / "train").is_dir() and (root / "test").is_dir()
-    trees = [_tree(root / "train"), _tree(root / "test")] if both else [_tree(root)]
-    depth = _depth(root, trees)
-    classes = _names(trees, -1) if depth else ()
-    groups = _names(trees, 0) if depth else ()
-    grey = all(_grey(path) for tree in trees for path in tree.files)
-    parts = []
-    for tree in trees:
-        labels, group = (_numbers(tree, i, names) for i, names in ((-1, classes), (0, groups)))
-        parts.append(Images(_pixels(tree.files, grey, request), labels, groups=group))
-    return request.dataset(parts[0], parts[1] if both else None, classes, groups=groups)
+    parts = [root / "train", root / "test"] if both else [root]
+    files = [image_files(part) for part in parts]
+    folders = [[f.relative_to(part).parts[:-1] for f in own] for part, own in zip(parts, files, strict=True)]
+    _check_levels(root, files, folders)
+    grey = all_grey((str(path), str(path)) for own in files for path in own)
+
+    def numbered(level: int) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None, tuple[str, ...]]:
+        names = [[parts[level] for parts in own] if own[0] else None for own in folders]
+        return as_labels(names[0], names[1] if both else None, str(root))
+
+    def images(own: list[Path], labels: NDArray[np.int64] | None, groups: NDArray[np.int64] | None) -> Images:
+        named = ((str(path), str(path)) for path in own)
+        return Images(decode_all(named, len(own), grey, "decoding images", request), labels, groups=groups)
+
+    labels, test_labels, classes = numbered(-1)
+    group, test_group, groups = numbered(0)
+    train = images(files[0], labels, group)
+    return request.dataset(train, images(files[1], test_labels, test_group) if both else None, classes, groups=groups)
 
 
 def image_files(root: Path) -> list[Path]:
-    """List the image files under a folder, sorted by path; none is opened."""
-    return _tree(root).files
-
-
-def _tree(root: Path) -> Tree:
-    """List the image files; hidden and other files are skipped."""
+    """List the image files under a folder, sorted by path; none is opened. Hidden and other files are skipped."""
     files: list[Path] = []
     seen: set[str] = set()
     for here, folders, names in os.walk(root, followlinks=True):
@@ -64,47 +54,19 @@ def _tree(root: Path) -> Tree:
         seen.add(real)
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__MACOSX")))
         files += [Path(here, n) for n in names if n[0] != "." and n.lower().endswith(ENDINGS)]
-    files = sorted(f for f in files if f.is_file())
-    return Tree(files, [f.relative_to(root).parts[:-1] for f in files])
+    return sorted(f for f in files if f.is_file())
 
 
-def _depth(root: Path, trees: list[Tree]) -> int:
-    """Return the number of levels of sub-folders, which must be the same for all images."""
+def _check_levels(root: Path, files: list[list[Path]], folders: list[list[tuple[str, ...]]]) -> None:
+    """Check that all images are at the same level of sub-folders, at most the second."""
+    if not all(files):
+        raise VitrailError(f"data=folder:{root}: no images found; give a folder with files such as .png or .jpg")
     example: dict[int, Path] = {}
-    for tree in trees:
-        if not tree.files:
-            raise VitrailError(f"data=folder:{root}: no images found; give a folder with files such as .png or .jpg")
-        for path, level in zip(tree.files, tree.levels, strict=True):
-            example.setdefault(len(level), path)
+    for path, names in zip(chain(*files), chain(*folders), strict=True):
+        example.setdefault(len(names), path)
     if len(example) > 1 or max(example) > 2:
         raise VitrailError(
             f"data=folder:{root}: images are at different or too many levels of sub-folders, such as "
             f"{' and '.join(str(p.relative_to(root)) for p in example.values())}; "
             "put all of them into PATH, into PATH/label or into PATH/client/label"
         )
-    return max(example)
-
-
-def _names(trees: list[Tree], level: int) -> tuple[str, ...]:
-    return tuple(sorted({names[level] for tree in trees for names in tree.levels}))
-
-
-def _numbers(tree: Tree, level: int, names: tuple[str, ...]) -> NDArray[np.int64] | None:
-    if not names:
-        return None
-    number = {name: i for i, name in enumerate(names)}
-    return np.array([number[names[level]] for names in tree.levels], np.int64)
-
-
-def _grey(path: Path) -> bool:
-    with open_image(str(path), str(path)) as image:  # reads only the header
-        return is_grey(image)
-
-
-def _pixels(files: list[Path], grey: bool, request: ReadRequest) -> NDArray[np.uint8]:
-    out = np.empty((len(files), 1 if grey else 3, request.size, request.size), np.uint8)
-    with show_progress(request.progress) as show:
-        for i, path in enumerate(files):
-            out[i] = decode(str(path), grey, request.size, str(path))
-            show("decoding images", i + 1, len(files))
-    return out

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.arrays import as_labels
 from vitrail.data.dataset import Dataset, Images
-from vitrail.data.decode import decode, is_grey, open_image
-from vitrail.data.progress import show_progress
+from vitrail.data.decode import File, all_grey, decode_all
 from vitrail.data.read_request import ReadRequest
 from vitrail.utils.errors import Malformed, VitrailError
 
@@ -36,10 +37,13 @@ def read(request: ReadRequest) -> Dataset:
     from datasets import Image
 
     rows = {name: splits[name].cast_column(image, Image(decode=False)) for name in names}
-    grey = all(_grey(row[image], f"{request.source}, {n} {i}") for n in names for i, row in enumerate(rows[n]))
-    train = Images(_pixels(rows["train"], image, grey, "train", request), y)
-    test = None if test_name is None else Images(_pixels(rows[test_name], image, grey, test_name, request), test_y)
-    return request.dataset(train, test, classes)
+
+    def files(split: str) -> Iterator[File]:
+        return (_file(row[image], f"{request.source}, {split} {i}") for i, row in enumerate(rows[split]))
+
+    grey = all_grey(chain.from_iterable(map(files, names)))
+    pixels = [decode_all(files(n), len(rows[n]), grey, f"decoding {n}", request) for n in names]
+    return request.dataset(Images(pixels[0], y), Images(pixels[1], test_y) if test_name else None, classes)
 
 
 def _splits(request: ReadRequest) -> Any:
@@ -93,22 +97,7 @@ def _labels(
     return numbers[0], numbers[1] if len(raw) > 1 else None, tuple(feature.names)
 
 
-def _file(cell: Any, name: str) -> str | IO[bytes]:
+def _file(cell: Any, name: str) -> File:
     if cell is None:
         raise Malformed(f"{name}: no image")
-    return io.BytesIO(cell["bytes"]) if cell["bytes"] is not None else str(cell["path"])
-
-
-def _grey(cell: Any, name: str) -> bool:
-    with open_image(_file(cell, name), name) as image:
-        return is_grey(image)
-
-
-def _pixels(rows: Any, column: str, grey: bool, split: str, request: ReadRequest) -> NDArray[np.uint8]:
-    out = np.empty((len(rows), 1 if grey else 3, request.size, request.size), np.uint8)
-    with show_progress(request.progress) as show:
-        for i, row in enumerate(rows):
-            name = f"{request.source}, {split} {i}"
-            out[i] = decode(_file(row[column], name), grey, request.size, name)
-            show(f"decoding {split}", i + 1, len(rows))
-    return out
+    return io.BytesIO(cell["bytes"]) if cell["bytes"] is not None else str(cell["path"]), name

@@ -67,10 +67,8 @@ class StoredArray:
                 f"{self.path}: {self.entry} has {self.nbytes:,} bytes{order}; at most {most:,} are allowed for this "
                 "file: save images with numpy.ascontiguousarray, and labels as integers"
             )
-        with _reading(self.path), _opened(self.path, self.entry) as stream:
-            _header(stream)
+        with self._opened() as stream:
             values = _read(stream, math.prod(self.shape), self.dtype)
-            stream.read(1)  # at the end, zipfile checks the checksum
             return values.reshape(self.shape[::-1]).T if self.fortran else values.reshape(self.shape)
 
     def blocks(self) -> Iterator[NDArray[Any]]:
@@ -87,11 +85,17 @@ class StoredArray:
             array = self.read()
             yield from (array[i : i + step] for i in range(0, n, step))
             return
-        with _reading(self.path), _opened(self.path, self.entry) as stream:
-            _header(stream)
+        with self._opened() as stream:
             for i in range(0, n, step):
                 rows = min(step, n - i)
                 yield _read(stream, rows * math.prod(row), self.dtype).reshape(rows, *row)
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        """Open the array after its header."""
+        with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self.entry) as stream:
+            _header(stream)
+            yield stream
             stream.read(1)  # at the end, zipfile checks the checksum
 
 
@@ -136,12 +140,6 @@ def _reading(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         raise Malformed(f"{path}: not a complete .npz file of plain arrays ({error})") from error
-
-
-@contextmanager
-def _opened(path: Path, entry: str) -> Iterator[IO[bytes]]:
-    with zipfile.ZipFile(path) as archive, archive.open(entry) as stream:
-        yield stream
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -34,6 +34,7 @@ from vitrail.utils.keys import new_key
 
 HOSTS = ("localhost", "127.0.0.1")
 SERVER = "superlink"
+_Extensions = list[tuple[x509.ExtensionType, bool]]  # each with whether it is critical
 
 
 def make_certificates(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = (), days: int = 90) -> None:
@@ -76,10 +77,19 @@ def _fill(folder: Path, nodes: Sequence[str], hosts: Sequence[str], valid: dt.ti
     server = folder / SERVER
     for place in (server, server / "nodes", server / "keys"):
         place.mkdir(mode=0o700)
-    authority, key = _authority(valid), ec.generate_private_key(ec.SECP384R1())
-    ca = authority[0].public_bytes(Encoding.PEM)
+    authority, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # only signs certificates
+    of_authority: _Extensions = [(x509.BasicConstraints(ca=True, path_length=0), True), (usage, True)]
+    ca = _certificate("authority", authority, authority, valid, of_authority)
     (server / "ca.crt").write_bytes(ca)
-    (server / "server.crt").write_bytes(_server(*authority, key, hosts, valid).public_bytes(Encoding.PEM))
+    of_server: _Extensions = [
+        (x509.SubjectAlternativeName([_host(h) for h in dict.fromkeys(hosts)]), False),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.KeyUsage(True, False, False, False, False, False, False, False, False), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+    ]
+    certificate = _certificate("server", key, authority, valid, of_server)
+    (server / "server.crt").write_bytes(certificate)
     _private(server / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     signs = new_key(server / "signing.key").public.hex() + "\n"
     (server / "signing.pub").write_text(signs)
@@ -105,56 +115,29 @@ def _private(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _authority(valid: dt.timedelta) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vitrail trial authority")])
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # only signs certificates
-    builder = (
-        _certificate(name, name, key.public_key(), key.public_key(), valid)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-    )
-    return builder.sign(key, SHA384()), key
-
-
-def _server(
-    authority: x509.Certificate,
-    signs: ec.EllipticCurvePrivateKey,
-    key: ec.EllipticCurvePrivateKey,
-    hosts: Sequence[str],
-    valid: dt.timedelta,
-) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vitrail trial server")])
-    usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
-    builder = (
-        _certificate(name, authority.subject, key.public_key(), signs.public_key(), valid)
-        .add_extension(x509.SubjectAlternativeName([_host(h) for h in dict.fromkeys(hosts)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    )
-    return builder.sign(signs, SHA384())
-
-
 def _certificate(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    signs: ec.EllipticCurvePublicKey,
+    role: str,
+    key: ec.EllipticCurvePrivateKey,
+    authority: ec.EllipticCurvePrivateKey,
     valid: dt.timedelta,
-) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
-    return (
+    extensions: _Extensions,
+) -> bytes:
+    """Return a certificate that the authority signs, in PEM."""
+    now, public = dt.datetime.now(dt.UTC), key.public_key()
+    builder = (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"vitrail trial {role}")]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vitrail trial authority")]))
+        .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(minutes=5))  # clocks differ
         .not_valid_after(now + valid)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signs), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
     )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(authority, SHA384()).public_bytes(Encoding.PEM)
 
 
 def _host(name: str) -> x509.GeneralName:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.messages import DESCRIBE, KEEP, TRAIN, pack, unpack
-from vitrail.engines.flower.run_spec import RunSpec
-from vitrail.engines.signing.client import NONCE, description_request
+from vitrail.engines.flower.descriptions import Description, RunSpec
+from vitrail.engines.flower.messages import pack, unpack
+from vitrail.engines.signing.client import DESCRIBE, KEEP, NONCE, TRAIN, description_request
 from vitrail.utils.errors import Refused, VitrailError
 from vitrail.utils.keys import SIGNATURE
 from vitrail.wire.message import LARGEST
@@ -32,23 +31,18 @@ class NodeInterface(Protocol):
 
     def verify(self, spec: str, signed: bytes, purpose: str) -> bytes:
         """Return the request in a signed message; raise Malformed if it is not the server's."""
-        ...
 
     def sign(self, request: bytes, reply: bytes, purpose: str) -> bytes:
         """Return a reply, followed by its signature."""
-        ...
 
     def describe(self, spec: RunSpec) -> Description:
         """Return the node's description for a run."""
-        ...
 
     def client(self, spec: RunSpec) -> Client:
         """Return this node as a client of a run."""
-        ...
 
     def keep(self, spec: RunSpec, model: bytes) -> bytes:
         """Store the final model of a run; return the node's statement on the run."""
-        ...
 
 
 def client_app(node_of: Callable[[Context], NodeInterface]) -> ClientApp:

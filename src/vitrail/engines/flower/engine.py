@@ -11,9 +11,10 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from vitrail.engines.federation import Ask, RoundResult
-from vitrail.engines.flower.messages import TRAIN, pack, unpack
+from vitrail.engines.flower.messages import pack, unpack
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.replies import Failure
+from vitrail.engines.signing.client import TRAIN
 from vitrail.methods.base import Method
 from vitrail.utils.errors import printable, reason_of
 from vitrail.wire.message import LARGEST
@@ -37,6 +38,7 @@ class _Pending:
     not_before: float = 0.0  # when it may be sent again
 
 
+@dataclass
 class FlowerEngine:
     """Sends requests to nodes and yields their replies.
 
@@ -49,28 +51,24 @@ class FlowerEngine:
         dropout: Returns a failure if a simulated client does not answer a request.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        roster: Roster,
-        method: Method,
-        *,
-        max_pending: int | None = None,
-        purpose: str = TRAIN,
-        dropout: Dropout = lambda *_: None,
-    ) -> None:
-        self.grid, self.roster, self.purpose = grid, roster, purpose
-        self.max_pending, self.dropout = max_pending, dropout
-        self.ask: Ask = roster.signing.ask(self.carry, purpose) if roster.signing else self.carry
-        self.max_reply = max_reply_bytes(method)
+    grid: Grid
+    roster: Roster
+    method: Method
+    max_pending: int | None = None
+    purpose: str = TRAIN
+    dropout: Dropout = lambda *_: None
+
+    def __post_init__(self) -> None:
+        signing = self.roster.signing
+        self.ask: Ask = signing.ask(self.carry, self.purpose) if signing else self.carry
+        self.max_reply = max_reply_bytes(self.method)
         self.repeated: Counter[str] = Counter()  # bytes of requests that were sent again, by client
 
     def count(self, outcome: RoundResult) -> None:
         """Add the bytes of signatures and repeated requests to the result of a round."""
         if self.roster.signing:
             self.roster.signing.count(outcome)
-        for client, size in self.repeated.items():
-            outcome.count_down(client, size)
+        outcome.down.update(self.repeated)
         self.repeated.clear()
 
     def carry(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
@@ -78,21 +76,16 @@ class FlowerEngine:
 
         A client must reply within the run's timeout; later replies are ignored.
         """
-        todo, more = iter(requests), True
+        todo = iter(requests)
         pending: dict[str, _Pending] = {}
-        while more or pending:
-            while more and (self.max_pending is None or len(pending) < self.max_pending):
-                try:
-                    request = next(todo)
-                except StopIteration:
-                    more = False
-                    break
-                if request is None:
-                    break
+        while True:
+            while (self.max_pending is None or len(pending) < self.max_pending) and (request := next(todo, None)):
                 if failure := self.dropout(*request):
                     yield request[0], failure
-                    continue
-                pending[request[0]] = _Pending(request[1], time.monotonic() + self.roster.timeout)
+                else:
+                    pending[request[0]] = _Pending(request[1], time.monotonic() + self.roster.timeout)
+            if not pending:
+                return
             for client, answer in self._round_trip(pending):
                 del pending[client]
                 yield client, answer

@@ -6,7 +6,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from vitrail.utils.errors import Malformed
 
-TRAIN, DESCRIBE, KEEP = "train", "query.describe", "query.keep"  # purposes of a message
 _BYTES, _TEXT, _NAME = "bytes", "text", "vitrail"
 MAX_TEXT = 2**20
 

@@ -6,15 +6,14 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.messages import DESCRIBE, pack, unpack
-from vitrail.engines.flower.run_spec import RunSpec
-from vitrail.engines.signing.client import NONCE, description_request
+from vitrail.engines.flower.descriptions import Description, RunSpec
+from vitrail.engines.flower.messages import pack, unpack
+from vitrail.engines.signing.client import DESCRIBE, NONCE, description_request
 from vitrail.engines.signing.server import SigningServer
 from vitrail.utils.errors import VitrailError, printable, reason_of
 from vitrail.utils.keys import SIGNATURE
@@ -24,6 +23,7 @@ GRACE = 30.0  # seconds that a client may be without a node before it counts as 
 RETRY_DELAY = 10.0  # seconds before a node that failed to describe itself is queried again; doubled each time
 
 
+@dataclass
 class Roster:
     """The nodes of a run by the names of its clients.
 
@@ -35,15 +35,13 @@ class Roster:
         signing: Signs queries and verifies descriptions; None: in a simulation.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        spec: RunSpec,
-        timeout: float,
-        check: Callable[[], None] = lambda: None,
-        signing: SigningServer | None = None,
-    ) -> None:
-        self.grid, self.spec, self.timeout, self.check, self.signing = grid, spec, timeout, check, signing
+    grid: Grid
+    spec: RunSpec
+    timeout: float
+    check: Callable[[], None] = lambda: None
+    signing: SigningServer | None = None
+
+    def __post_init__(self) -> None:
         self.expected: Collection[str] | None = None  # the clients of the run, once they are known
         self.found: dict[int, Description] = {}  # connected nodes that have described themselves
         self.refused: dict[int, str] = {}  # nodes that take no part, with the reason
@@ -164,11 +162,12 @@ class Roster:
             if len(names) >= clients and not self.queries:
                 return names[:clients]
             if time.monotonic() > end:
-                others = "; ".join(self.problems())
+                refused = self.problems()
+                nodes = "1 is" if len(refused) == 1 else f"{len(refused)} are"
+                why = f"{nodes} connected and refused: {'; '.join(refused)}" if refused else "start the others"
                 raise VitrailError(
-                    f"{len(names)} of {clients} nodes are connected after {self.timeout:g} s "
-                    f"({', '.join(names) or 'none'}){f'; {others}' if others else ''}; start the others, or set "
-                    f"clients={max(1, len(names))}"
+                    f"{len(names)} of {clients} nodes take part after {self.timeout:g} s "
+                    f"({', '.join(names) or 'none'}); {why}" + (f"; or set clients={len(names)}" if names else "")
                 )
             time.sleep(0.1)
 

@@ -8,29 +8,13 @@ has provided a folder of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vitrail.engines.secagg import messages
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.integers import integer_formats
-from vitrail.engines.secagg.messages import (
-    ADVERTISE,
-    ALIVE,
-    CONFIRM,
-    FROM,
-    KEYS,
-    LETTERS,
-    MASK,
-    OPEN,
-    OPENED,
-    SHARES,
-    SIGNATURES,
-    bytes_part,
-    read_bits,
-    read_bytes,
-    read_names,
-)
+from vitrail.engines.secagg.messages import bytes_part, integer_formats, read_bits, read_bytes, read_names
 from vitrail.engines.secagg.shares import ADVERTISED, SECRET, SHARE, AdvertisedKeys, Group
 from vitrail.methods.base import PartSpec, Task
 from vitrail.privacy.noise import Source
@@ -84,7 +68,7 @@ class SecAggClient:
 
 def check_order(secrets: State, exchange: int) -> None:
     """Raise Malformed if an exchange does not follow the last one."""
-    if exchange > OPEN or exchange != secrets.get("stage", -1) + 1:
+    if exchange > messages.OPEN or exchange != secrets.get("stage", -1) + 1:
         raise Malformed(f"exchange {exchange} of secure aggregation does not follow {secrets.get('stage', 'none')}")
 
 
@@ -102,16 +86,14 @@ def step(me: SecAggClient, message: Message, secrets: State, parts: tuple[Part, 
         The secrets to store, and the parts to send.
     """
     exchange = message.header.exchange
-    if exchange == ADVERTISE:
-        after, sent = _advertise(me, source)
-    elif exchange == SHARES:
-        after, sent = _share(me, message, secrets, source)
-    elif exchange == MASK:
-        after, sent = _mask(me, secrets, parts)
-    elif exchange == CONFIRM:
-        after, sent = _confirm(me, message, secrets)
-    else:
-        after, sent = _open(me, message, secrets)
+    steps: dict[int, Callable[[], Step]] = {
+        messages.ADVERTISE: lambda: _advertise(me, source),
+        messages.SHARES: lambda: _share(me, message, secrets, source),
+        messages.MASK: lambda: _mask(me, secrets, parts),
+        messages.CONFIRM: lambda: _confirm(me, message, secrets),
+        messages.OPEN: lambda: _open(me, message, secrets),
+    }
+    after, sent = steps[exchange]()
     return {**after, "stage": exchange}, sent
 
 
@@ -122,14 +104,14 @@ def _advertise(me: SecAggClient, source: Source) -> Step:
     if me.key is None:
         secrets["key"] = source(SECRET)
     own = AdvertisedKeys.make(me.run, me.round, me.name, letters, masks, seed, me.signing_key(secrets)).pack()
-    return {**secrets, "shown": own}, (bytes_part(KEYS, own),)
+    return {**secrets, "shown": own}, (bytes_part(messages.KEYS, own),)
 
 
 def _share(me: SecAggClient, message: Message, secrets: State, source: Source) -> Step:
     """Exchange 1: check all keys, and send every other client a share of both secrets."""
     names = read_names(message)
     group, i = me.group(names), names.index(me.name)
-    raw = read_bytes(message, KEYS, ADVERTISED * len(names))
+    raw = read_bytes(message, messages.KEYS, ADVERTISED * len(names))
     keys = [AdvertisedKeys.read(raw[k : k + ADVERTISED]) for k in range(0, len(raw), ADVERTISED)]
     if keys[i].pack() != secrets["shown"] or len({theirs.signer for theirs in keys}) != len(names):
         raise Malformed("the keys are not one per client, with this client's own among them")
@@ -146,7 +128,8 @@ def _share(me: SecAggClient, message: Message, secrets: State, source: Source) -
             key = crypto.agree(secrets["letters"], keys[j].letters, secagg.letter(group, i, j))
             letters.append(crypto.seal(key, seeds[j] + masks[j]))
     received = _join_by_name({me.name: seeds[i] + masks[i]})
-    return {**secrets, "names": names, "keys": raw, "held": received}, (bytes_part(LETTERS, b"".join(letters)),)
+    sent = bytes_part(messages.LETTERS, b"".join(letters))
+    return {**secrets, "names": names, "keys": raw, "held": received}, (sent,)
 
 
 def read_letters(me: SecAggClient, message: Message, secrets: State) -> State:
@@ -160,10 +143,10 @@ def read_letters(me: SecAggClient, message: Message, secrets: State) -> State:
     """
     names, i = secrets["names"], secrets["names"].index(me.name)
     group = me.group(names)
-    senders = [j for j, sent in enumerate(read_bits(message, FROM, len(names))) if sent and j != i]
+    senders = [j for j, sent in enumerate(read_bits(message, messages.FROM, len(names))) if sent and j != i]
     if len(senders) + 1 < group.threshold:
         raise Malformed(f"letters of {len(senders)} clients; at least {group.threshold - 1} are needed")
-    raw = read_bytes(message, LETTERS, secagg.LETTER * len(senders))
+    raw = read_bytes(message, messages.LETTERS, secagg.LETTER * len(senders))
     received = _split_by_name(secrets["held"])
     for at, j in enumerate(senders):
         key = crypto.agree(secrets["letters"], _keys_of(secrets, j).letters, secagg.letter(group, j, i))
@@ -200,7 +183,7 @@ def _mask(me: SecAggClient, secrets: State, parts: tuple[Part, ...]) -> Step:
 def _confirm(me: SecAggClient, message: Message, secrets: State) -> Step:
     """Exchange 3: sign the list of clients whose masked replies arrived."""
     names, received = secrets["names"], set(secrets["held"]["of"])
-    bits = read_bits(message, ALIVE, len(names))
+    bits = read_bits(message, messages.ALIVE, len(names))
     alive = {name for name, arrived in zip(names, bits, strict=True) if arrived}
     if me.name not in alive:
         raise Malformed("this client's masked reply was sent, so its mask key stays secret")
@@ -211,14 +194,14 @@ def _confirm(me: SecAggClient, message: Message, secrets: State) -> Step:
         )
     signature = me.signing_key(secrets).sign(*secagg.view(me.group(names), secrets["keys"], bits))
     needed = {name: secrets[name] for name in ("names", "keys", "held")}
-    return {**needed, "alive": bytes(bits)}, (bytes_part(SIGNATURES, signature),)
+    return {**needed, "alive": bytes(bits)}, (bytes_part(messages.SIGNATURES, signature),)
 
 
 def _open(me: SecAggClient, message: Message, secrets: State) -> Step:
     """Exchange 4: check that enough clients signed the same list, then send one share of each client."""
     names, alive, received = secrets["names"], secrets["alive"], _split_by_name(secrets["held"])
-    signers = [j for j, signed in enumerate(read_bits(message, FROM, len(names))) if signed]
-    raw = read_bytes(message, SIGNATURES, SIGNATURE * len(signers))
+    signers = [j for j, signed in enumerate(read_bits(message, messages.FROM, len(names))) if signed]
+    raw = read_bytes(message, messages.SIGNATURES, SIGNATURE * len(signers))
     if len(signers) < me.task.secagg_threshold or not all(alive[j] for j in signers):
         raise Malformed(
             f"{len(signers)} clients signed; {me.task.secagg_threshold} are required, of which all replies arrived"
@@ -230,7 +213,7 @@ def _open(me: SecAggClient, message: Message, secrets: State) -> Step:
     sent = b"".join(
         received[p][:SHARE] if alive[j] else received[p][SHARE:] for j, p in enumerate(names) if p in received
     )
-    return {}, (bytes_part(OPENED, sent),)
+    return {}, (bytes_part(messages.OPENED, sent),)
 
 
 def _keys_of(secrets: State, j: int) -> AdvertisedKeys:

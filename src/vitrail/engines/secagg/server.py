@@ -9,30 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from vitrail.engines.federation import Ask, OnProgress
 from vitrail.engines.replies import CheckedPart, Failure, read_reply
 from vitrail.engines.requests import RequestBuilder
+from vitrail.engines.secagg import messages
 from vitrail.engines.secagg import shares as secagg
-from vitrail.engines.secagg.integers import IntegerFormat, Words, integer_formats
-from vitrail.engines.secagg.messages import (
-    ADVERTISE,
-    ALIVE,
-    CONFIRM,
-    FROM,
-    KEYS,
-    LETTERS,
-    MASK,
-    OPEN,
-    OPENED,
-    SHARES,
-    SIGNATURES,
-    WHO,
-    bits_part,
-    bytes_part,
-    write_names,
-)
+from vitrail.engines.secagg.messages import IntegerFormat, Words, bits_part, bytes_part, integer_formats, write_names
 from vitrail.engines.secagg.shares import SHARE, AdvertisedKeys, Group
-from vitrail.engines.secagg.unmasking import remaining_masks
 from vitrail.methods.base import Method, PartSpec, Sums
 from vitrail.utils.errors import VitrailError, reason_of
 from vitrail.utils.keys import SIGNATURE, signed_by
@@ -110,7 +95,7 @@ def secure_sums(
         return failure
     shares = exchanges.open(group, signatures)
     try:
-        for key, sign in remaining_masks(group, set(exchanges.letters), set(alive), exchanges.keys, shares):
+        for key, sign in secagg.remaining_masks(group, set(exchanges.letters), set(alive), exchanges.keys, shares):
             secagg.add_mask(total, key, sign)
         return Sums({name: part.total(total[name], len(alive)) for name, part in formats.items()}, len(alive))
     except Exception as e:
@@ -128,10 +113,10 @@ class _Exchanges:
 
     def advertise(self, participants: Sequence[str]) -> list[str]:
         """Exchange 0: collect the clients' keys; return the clients that sent valid ones, in order."""
-        expected = {KEYS: PartSpec("each", "bytes", secagg.ADVERTISED)}
-        for client, reply in self._exchange(ADVERTISE, dict.fromkeys(participants, ()), expected):
+        parts: dict[str, Sequence[Part]] = dict.fromkeys(participants, ())
+        for client, raw in self._exchange(messages.ADVERTISE, parts, messages.KEYS, secagg.ADVERTISED):
             try:
-                keys = AdvertisedKeys.read(bytes(reply[0].array)).check_points()
+                keys = AdvertisedKeys.read(raw).check_points()
                 self.keys[client] = keys.check(self.builder.run, self.builder.fed.round, client)
             except Exception as e:
                 self.excluded[client] = f"reply refused: {reason_of(e)}"
@@ -146,19 +131,18 @@ class _Exchanges:
 
     def share(self, group: Group) -> None:
         """Exchange 1: collect the sealed letters between clients."""
-        names = bytes_part(WHO, write_names(list(group.names)))
-        keys = bytes_part(KEYS, self._all_keys(group))
-        expected = {LETTERS: PartSpec("each", "bytes", secagg.LETTER * (len(group.names) - 1))}
-        for client, reply in self._exchange(SHARES, dict.fromkeys(group.names, (names, keys)), expected):
-            self.letters[client] = bytes(reply[0].array)
+        names = bytes_part(messages.WHO, write_names(list(group.names)))
+        parts = dict.fromkeys(group.names, (names, bytes_part(messages.KEYS, self._all_keys(group))))
+        size = secagg.LETTER * (len(group.names) - 1)
+        self.letters |= self._exchange(messages.SHARES, parts, messages.LETTERS, size)
 
     def mask(self, group: Group, formats: Mapping[str, IntegerFormat]) -> dict[str, Words]:
         """Exchange 2, the method's own round: return the sum of all masked replies that arrive."""
-        total = {name: part.zeros() for name, part in formats.items()}
+        total: dict[str, Words] = {name: np.zeros(part.size, part.dtype) for name, part in formats.items()}
         expected = {name: PartSpec("each", "bytes", part.wire_bytes) for name, part in formats.items()}
         members = [c for c in group.names if c in self.letters]
         order = {c: i for i, c in enumerate(group.names)}
-        senders = bits_part(FROM, [c in self.letters for c in group.names])
+        senders = bits_part(messages.FROM, [c in self.letters for c in group.names])
 
         def letters_to(client: str) -> tuple[Part, Part]:
             raw, k = bytearray(), order[client]
@@ -166,12 +150,12 @@ class _Exchanges:
                 if c != client:
                     at = secagg.LETTER * (k - (k > order[c]))  # a sender has no letter to itself
                     raw += self.letters[c][at : at + secagg.LETTER]
-            return senders, bytes_part(LETTERS, bytes(raw))
+            return senders, bytes_part(messages.LETTERS, bytes(raw))
 
         need_full: list[str] = []  # clients that do not have the state that the server assumed
         for full, clients in ((False, members), (True, need_full)):
-            requests = self.builder.requests(clients, full, MASK, letters_to)
-            for client, reply in self._replies(MASK, requests, expected, None if full else need_full):
+            requests = self.builder.requests(clients, full, messages.MASK, letters_to)
+            for client, reply in self._replies(messages.MASK, requests, expected, None if full else need_full):
                 try:
                     words = {p.part.name: formats[p.part.name].unpack(p.array) for p in reply}
                 except Exception as e:
@@ -187,46 +171,42 @@ class _Exchanges:
         """Exchange 3: return the clients' signatures over the list of clients whose masked replies arrived."""
         bits = [c in alive for c in group.names]
         view = secagg.view(group, self._all_keys(group), bits)
-        expected = {SIGNATURES: PartSpec("each", "bytes", SIGNATURE)}
         self.excluded = {}  # clients that drop out from now on are in the sum
-        parts = {c: (bits_part(ALIVE, bits),) for c in group.names if c in alive}
-        replies = {c: bytes(reply[0].array) for c, reply in self._exchange(CONFIRM, parts, expected)}
-        return {c: s for c, s in replies.items() if signed_by(self.keys[c].signer, s, *view)}
+        parts = {c: (bits_part(messages.ALIVE, bits),) for c in group.names if c in alive}
+        replies = self._exchange(messages.CONFIRM, parts, messages.SIGNATURES, SIGNATURE)
+        return {c: signature for c, signature in replies if signed_by(self.keys[c].signer, signature, *view)}
 
     def open(self, group: Group, signatures: Mapping[str, bytes]) -> dict[int, dict[int, bytes]]:
         """Exchange 4: return, by client, the shares of one of its two secrets by the clients that sent them."""
         names = group.names
         members = [i for i, c in enumerate(names) if c in self.letters]
         signers = [c for c in names if c in signatures][: group.threshold]  # more signatures prove no more
-        parts = (
-            bits_part(FROM, [c in signers for c in names]),
-            bytes_part(SIGNATURES, b"".join(signatures[c] for c in signers)),
-        )
-        expected = {OPENED: PartSpec("each", "bytes", SHARE * len(members))}
-        replies = dict(self._exchange(OPEN, {c: parts for c in names if c in signatures}, expected))
-        shares: dict[int, dict[int, bytes]] = {i: {} for i in members}
-        for j in sorted(names.index(c) for c in replies):
-            raw = bytes(replies[names[j]][0].array)
-            for at, i in enumerate(members):
-                shares[i][j] = raw[SHARE * at : SHARE * (at + 1)]
-        return shares
+        signed = bytes_part(messages.SIGNATURES, b"".join(signatures[c] for c in signers))
+        parts = bits_part(messages.FROM, [c in signers for c in names]), signed
+        recipients = {c: parts for c in names if c in signatures}
+        replies = dict(self._exchange(messages.OPEN, recipients, messages.OPENED, SHARE * len(members)))
+        return {
+            i: {j: replies[c][SHARE * at : SHARE * (at + 1)] for j, c in enumerate(names) if c in replies}
+            for at, i in enumerate(members)
+        }
 
     def _all_keys(self, group: Group) -> bytes:
         return b"".join(self.keys[c].pack() for c in group.names)
 
     def _exchange(
-        self, exchange: int, parts: Mapping[str, Sequence[Part]], expected: Mapping[str, PartSpec]
-    ) -> Iterator[tuple[str, tuple[CheckedPart, ...]]]:
-        """Send each client its parts; yield the checked replies."""
+        self, exchange: int, parts: Mapping[str, Sequence[Part]], name: str, size: int
+    ) -> Iterator[tuple[str, bytes]]:
+        """Send each client its parts; yield the replies, each of one part with this name and number of bytes."""
 
         def requests() -> Iterator[tuple[str, bytes]]:
             for client, own in parts.items():
                 header = Header(Kind.REQUEST, self.builder.run, self.builder.fed.round, "server", exchange)
                 request = encode(Message(header, tuple(own)))
-                self.result.count_down(client, len(request))
+                self.result.down[client] += len(request)
                 yield client, request
 
-        return self._replies(exchange, requests(), expected)
+        for client, reply in self._replies(exchange, requests(), {name: PartSpec("each", "bytes", size)}):
+            yield client, bytes(reply[0].array)
 
     def _replies(
         self,

@@ -17,13 +17,14 @@ come from the caller's source, and because a server must rebuild 64 clients' sec
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from vitrail.engines.secagg.integers import Words
+from vitrail.engines.secagg.messages import Words
 from vitrail.privacy.noise import Source
 from vitrail.utils import crypto
 from vitrail.utils.errors import Malformed
@@ -189,3 +190,65 @@ def _at_zero(points: tuple[int, ...]) -> list[int]:
         below = math.prod(other - x for other in others)
         weights.append(math.prod(others) * pow(below, -1, PRIME) % PRIME)
     return weights
+
+
+def remaining_masks(
+    group: Group,
+    members: set[str],
+    alive: set[str],
+    keys: Mapping[str, AdvertisedKeys],
+    shares: Mapping[int, Mapping[int, bytes]],
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the masks that remain in the sum, each with the sign that removes it.
+
+    Bonawitz et al., round 4: a client whose masked reply arrived leaves its own mask in the sum, a client that dropped
+    out its pairwise masks with those. Every rebuilt secret is checked against what its owner advertised.
+
+    Args:
+        group: The clients of the round.
+        members: Clients that shared their secrets.
+        alive: Clients whose masked replies arrived.
+        keys: Advertised keys by client.
+        shares: By position of the client, shares of one of its secrets by position of the sender.
+
+    Raises:
+        Malformed: A secret cannot be rebuilt.
+    """
+    names = group.names
+    wrong_senders: list[int] = []
+    for i, name in enumerate(names):
+        if name not in members:
+            continue
+        if name in alive:
+            seed = _rebuild(group, name, shares[i], wrong_senders, keys[name].seed, commitment)
+            yield own_key(seed), -1
+            continue
+        private = _rebuild(group, name, shares[i], wrong_senders, keys[name].masks, crypto.public)
+        for j, other in enumerate(names):
+            if other in alive:
+                yield crypto.agree(private, keys[other].masks, pair(group, i, j)), -sign(j, i)
+
+
+def _rebuild(
+    group: Group,
+    name: str,
+    shares: Mapping[int, bytes],
+    wrong_senders: list[int],
+    advertised: bytes,
+    advertise: Callable[[bytes], bytes],
+) -> bytes:
+    """Rebuild a secret that matches what its owner advertised, also if one of the shares is wrong.
+
+    The sender of a wrong share is added to `wrong_senders`; its shares of the next secret are not tried first.
+    """
+    need = group.threshold
+    if len(shares) < need:
+        raise Malformed(f"{len(shares)} clients remain that have shares of a secret of {name}, {need} are needed")
+    for wrong in (*wrong_senders[-1:], None, *list(shares)[:need]):
+        some = [(j + 1, share) for j, share in shares.items() if j != wrong][:need]
+        with suppress(Malformed):
+            secret = join(dict(some))
+            if len(some) == need and advertise(secret) == advertised:
+                wrong_senders += [] if wrong is None else [wrong]
+                return secret
+    raise Malformed(f"the shares of a secret of {name} do not match it: a client sent wrong shares")

@@ -9,7 +9,7 @@ from vitrail.utils.keys import Key, signed_by, split
 from vitrail.wire.message import digest
 
 NONCE = 32  # bytes, drawn by the server for each request for a description
-TRAIN = "train"  # default purpose of a message
+TRAIN, DESCRIBE, KEEP = "train", "query.describe", "query.keep"  # purposes of a message, and types of Flower's
 
 
 @dataclass(frozen=True)

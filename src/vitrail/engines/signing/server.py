@@ -37,9 +37,26 @@ class ClientKeys:
         if known is None and self.expected is not None:
             raise VitrailError(f"no key is expected for {client!r}: put {file_name(client)} into the folder of keys")
         if known is not None and known != key:
-            since = "is expected" if self.expected is not None else "was its key before"
+            since = "was its key before"
+            if self.expected is not None:
+                since = f"is expected: copy the node.key that belongs to {file_name(client)} into the node's folder"
             raise VitrailError(f"{client!r} presents the key {key.hex()[:16]}..., but {known.hex()[:16]}... {since}")
         self.keys[client] = key
+
+    def check_files(self) -> None:
+        """Read all files of the folder of expected keys.
+
+        Raises:
+            VitrailError: The folder has no keys, or a file is not a public key.
+        """
+        files = sorted(self.expected.glob("*.pub")) if self.expected is not None else []
+        if self.expected is not None and not files:
+            raise VitrailError(f"{self.expected} has no file NAME.pub: give the folder of the nodes' public keys")
+        for path in files:
+            try:
+                public_key(str(path))
+            except VitrailError as e:
+                raise VitrailError(f"{path}: {e}") from None
 
     def key_of(self, client: str) -> bytes | None:
         """Return the key that a client must sign with; None: it is not known."""
@@ -103,8 +120,8 @@ class SigningServer:
         """Add the bytes of a round's signatures to its result."""
         for (t, client), (down, up) in list(self.counted.items()):
             if t == outcome.round:
-                outcome.down[client] = outcome.down.get(client, 0) + down * SIGNATURE
-                outcome.up[client] = outcome.up.get(client, 0) + up * SIGNATURE
+                outcome.down[client] += down * SIGNATURE
+                outcome.up[client] += up * SIGNATURE
                 del self.counted[t, client]
 
     def _sign_all(

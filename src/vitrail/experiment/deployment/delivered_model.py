@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.engines.flower.run_spec import RunSpec
+from vitrail.engines.flower.descriptions import RunSpec
 from vitrail.utils.errors import Malformed
 
 MAX_HEADER, PER_TENSOR = 2**20, 256  # bytes that a file may have in addition to its tensors: in all, for each

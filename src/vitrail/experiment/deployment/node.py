@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.run_spec import RunSpec
-from vitrail.engines.signing.client import NONCE, SignedSession
+from vitrail.engines.flower.descriptions import Description, RunSpec
+from vitrail.engines.signing.client import DESCRIBE, NONCE, SignedSession
 from vitrail.experiment.deployment.mmap_dataset import read_mmap, write_mmap
 from vitrail.experiment.deployment.node_config import NodeConfig, Value, read_node_config
 from vitrail.experiment.deployment.node_images import image_format, node_images
@@ -27,7 +26,7 @@ from vitrail.privacy.policy import Policy
 from vitrail.utils.atomic import file_lock, write_atomically
 from vitrail.utils.errors import Malformed, Refused, VitrailError
 from vitrail.utils.keys import load_or_create_key, public_key
-from vitrail.utils.private_files import private_file
+from vitrail.utils.paths import private_file
 from vitrail.utils.rng import Rng
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from vitrail.methods.base import Method
     from vitrail.privacy.budget import Budget
 
-DESCRIBE = "query.describe"  # equal to engines.flower.messages.DESCRIBE, whose module needs Flower
 MAX_LOG = 2**16  # bytes of refusals.log; the oldest lines are deleted first
 
 
@@ -146,6 +144,7 @@ class Node:
             VitrailError: The node has not answered this run, has another model of it, or the model is not of this run.
         """
         from vitrail.experiment.deployment.delivered_model import check_delivered
+        from vitrail.privacy.statement import write_statement
 
         if not spec.id or not private_file(self._run_path(spec), self.name).exists():
             raise VitrailError("this node has not answered the run, so it stores no model of it")
@@ -156,7 +155,10 @@ class Node:
         check_delivered(spec, model)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, model)
-        return self._statement(spec)
+        client = self.client(spec)
+        answers = int((client.store.load() or {}).get("given", 0))
+        method = client.method
+        return write_statement(self._session.key, self.name, spec.id, method.mechanism, answers, method.delta)
 
     def log(self, text: str) -> None:
         """Report a refusal to the owner: on stderr, and in `refusals.log` in the node's folder."""
@@ -219,14 +221,6 @@ class Node:
             self.log(str(e))
             raise
         return policy, budget
-
-    def _statement(self, spec: RunSpec) -> bytes:
-        from vitrail.privacy.statement import write_statement
-
-        client = self.client(spec)
-        answers = int((client.private() or {}).get("given", 0))
-        delta = client.method.delta
-        return write_statement(self._session.key, self.name, spec.id, client.method.mechanism, answers, delta)
 
     def _run_path(self, spec: RunSpec) -> Path:
         return self.config.path / "runs" / spec.id

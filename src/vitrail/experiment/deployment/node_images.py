@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from vitrail.experiment.deployment.image_facts import ImageFacts, facts_key, stored_facts
 from vitrail.experiment.deployment.node_config import NodeConfig
+from vitrail.utils.atomic import file_lock, write_atomically
 from vitrail.utils.errors import VitrailError
 
 if TYPE_CHECKING:
@@ -25,14 +29,43 @@ def image_format(config: NodeConfig, s: Settings) -> tuple[tuple[int, ...], tupl
     """Return shape and label names of the images in a run; images are decoded once until a file changes."""
     from vitrail.data.loading import image_side
 
-    def read() -> ImageFacts:
-        data = node_images(config, s.model_copy(update={"labels": "auto"}))
-        return ImageFacts(data.shape[0], data.classes)
-
     own = (config.classes, config.partition, config.partition_id, config.num_partitions)
-    facts = stored_facts(config.path, _without_details(lambda: facts_key(config.data, *own)), read)
+    channels, classes = _facts(config, s, _without_details(lambda: _facts_key(config.data, *own)))
     side = image_side(config.data, s.size)
-    return (facts.channels, side, side), facts.classes if s.labels == "auto" else ()
+    return (channels, side, side), classes if s.labels == "auto" else ()
+
+
+def _facts(config: NodeConfig, s: Settings, key: str) -> tuple[int, tuple[str, ...]]:
+    """Return number of channels and label names, stored in the node's folder; decode images if `key` has changed."""
+    path = config.path / "images.json"
+    with file_lock(config.path / ".images.lock"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged: read again
+            known = json.loads(path.read_text())
+            if known["key"] == key:
+                return int(known["channels"]), tuple(map(str, known["classes"]))
+        data = node_images(config, s.model_copy(update={"labels": "auto"}))
+        facts = {"key": key, "channels": data.shape[0], "classes": data.classes}
+        write_atomically(path, json.dumps(facts).encode(), 0o600)
+        return data.shape[0], data.classes
+
+
+def _facts_key(data: str, *settings: Any) -> str:
+    """Return a digest of the source, of these settings, and of every file's name, size and modification time.
+
+    Args:
+        data: Source of the images; files of official datasets never change, so they are not included.
+        settings: Other values that the facts depend on.
+    """
+    from vitrail.data.sources.folder import image_files
+    from vitrail.data.specs import parse_source
+
+    source, files = parse_source(data), []
+    if source.name in ("folder", "npz"):
+        root = Path(source.argument).expanduser()
+        for path in image_files(root) if root.is_dir() else [root]:
+            found = path.stat()
+            files.append((str(path), found.st_size, found.st_mtime_ns))
+    return hashlib.sha256(json.dumps([data, settings, files]).encode()).hexdigest()
 
 
 def node_images(config: NodeConfig, s: Settings) -> Dataset:

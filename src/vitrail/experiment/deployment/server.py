@@ -14,24 +14,22 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from vitrail import __version__
-from vitrail.engines.flower.description import Description
+from vitrail.engines.flower.descriptions import Description
 from vitrail.engines.flower.engine import FlowerEngine
-from vitrail.engines.flower.messages import KEEP
 from vitrail.engines.flower.roster import Roster
 from vitrail.engines.replies import Failure
+from vitrail.engines.signing.client import KEEP
 from vitrail.engines.signing.server import ClientKeys, SigningServer
 from vitrail.experiment import settings as config
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.deployment.plan import deployment_plan
 from vitrail.experiment.deployment.specs import offer_spec, spec_of
 from vitrail.experiment.plan import Plan
-from vitrail.experiment.run import Run
-from vitrail.experiment.run_dir import RunDir
+from vitrail.experiment.run_dir import Run, RunDir
 from vitrail.experiment.runner import run_rounds
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.validation import NODES
-from vitrail.privacy.ledger import Ledger
-from vitrail.privacy.run_ledger import requests_by_client
+from vitrail.privacy.ledger import Ledger, requests_by_client
 from vitrail.privacy.statement import read_statement
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import Malformed, VitrailError, printable
@@ -107,8 +105,10 @@ def _signing_server() -> SigningServer:
     """The server's key, created once, and the keys of nodes: those in $VITRAIL_NODE_KEYS, or what they present."""
     key = load_or_create_key(Path(os.environ.get("VITRAIL_SERVER_KEY") or data_home() / "server.key").expanduser())
     expected = os.environ.get("VITRAIL_NODE_KEYS")
+    keys = ClientKeys(expected=Path(expected).expanduser() if expected else None)
+    keys.check_files()
     print(f"requests are signed; nodes verify them with server-key={key.public.hex()}")
-    return SigningServer(key, ClientKeys(expected=Path(expected).expanduser() if expected else None))
+    return SigningServer(key, keys)
 
 
 def _gather_nodes(folder: RunDir, roster: Roster, settings: Settings) -> dict[str, Any]:
@@ -126,9 +126,7 @@ def _gather_nodes(folder: RunDir, roster: Roster, settings: Settings) -> dict[st
 
 def _read_facts(folder: RunDir) -> dict[str, Any] | None:
     """What the nodes described when the run in this folder started."""
-    if not folder.nodes.exists():
-        return None
-    facts: dict[str, Any] = json.loads(folder.nodes.read_text())
+    facts: dict[str, Any] | None = json.loads(folder.nodes.read_text()) if folder.nodes.exists() else None
     return facts
 
 
@@ -155,8 +153,9 @@ def deliver_model(grid: Grid, roster: Roster, plan: Plan) -> dict[str, int]:
         delivered[client] = len(model)
         try:
             key = roster.signing.client_keys.key_of(client) if roster.signing else None
-            asked = requests_by_client(ledger.entries, plan.clients)[client]
-            ledger.once(kind="statement", client=client, **read_statement(answer, client, plan.id.hex(), key, asked))
+            requests = requests_by_client(ledger.entries, plan.clients)[client]
+            statement = read_statement(answer, client, plan.id.hex(), key, requests)
+            ledger.once(kind="statement", client=client, **statement)
         except Malformed as e:
             print(f"{printable(client)}: {e}; the ledger has no statement of it")
     return delivered

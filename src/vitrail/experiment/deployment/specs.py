@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vitrail.engines.flower.run_spec import RunSpec
+from vitrail.engines.flower.descriptions import RunSpec
 from vitrail.experiment import settings as config
 from vitrail.methods.base import UNSET_TASK, Method, Task
 from vitrail.utils.errors import Malformed

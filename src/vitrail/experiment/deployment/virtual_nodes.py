@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import Queue
 from tempfile import TemporaryDirectory
@@ -19,8 +19,7 @@ import numpy as np
 
 from vitrail.data.dataset import Images
 from vitrail.engines.client import Client
-from vitrail.engines.flower.description import Description
-from vitrail.engines.flower.run_spec import RunSpec
+from vitrail.engines.flower.descriptions import Description, RunSpec
 from vitrail.experiment.deployment.mmap_dataset import read_mmap, write_mmap
 from vitrail.experiment.deployment.specs import method_of, spec_of
 from vitrail.privacy.budget import Budget
@@ -64,15 +63,9 @@ class VirtualNodes:
         s = plan.settings
         write_clients(plan, Path(self.root))
         roster = Roster(self.grid, spec_of(plan), s.timeout, self._check)
-        rng = Rng((s.seed,))
         roster.wait(plan.clients, s.timeout)
-        return FlowerEngine(
-            self.grid,
-            roster,
-            plan.method,
-            max_pending=2 * self.workers,
-            dropout=lambda client, request: dropped(rng, s.client_dropout, client, request),
-        )
+        dropout = partial(dropped, Rng((s.seed,)), s.client_dropout)
+        return FlowerEngine(self.grid, roster, plan.method, max_pending=2 * self.workers, dropout=dropout)
 
     def _check(self) -> None:
         if not self.thread.is_alive():
@@ -105,25 +98,15 @@ def virtual_nodes(root: str, nodes: int, workers: int) -> Iterator[VirtualNodes]
         grids.put(grid)
         done.wait()
 
-    def node_of(context: Context) -> VirtualNode:
-        return VirtualNode(root, int(context.node_config["partition-id"]))
-
+    clients = client_app(lambda context: VirtualNode(root, int(context.node_config["partition-id"])))
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     backend: Any = {
-        "init_args": {
-            "num_cpus": workers,
-            "log_to_driver": False,
-            "logging_level": logging.ERROR,
-            "_node_ip_address": "127.0.0.1",
-        },
+        "init_args": {"num_cpus": workers, "_node_ip_address": "127.0.0.1", **quiet},
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     before = {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
-    thread = threading.Thread(
-        target=run_simulation,
-        args=(server, client_app(node_of), nodes),
-        kwargs={"backend_config": backend},
-        daemon=True,
-    )
+    simulate = partial(run_simulation, server, clients, nodes, backend_config=backend)
+    thread = threading.Thread(target=simulate, daemon=True)
     thread.start()
     try:
         yield VirtualNodes(root, grids.get(timeout=60), workers, thread)

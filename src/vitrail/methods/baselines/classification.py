@@ -23,18 +23,9 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import (
-    BaseMethod,
-    Broadcast,
-    Model,
-    PartSpec,
-    Reply,
-    ServerMessage,
-    Sums,
-    Task,
-    clip_weights,
-    is_sendable,
-)
+from vitrail.methods.base import BaseMethod, clip_weights, is_sendable
+from vitrail.methods.messages import Broadcast, PartSpec, Reply, ServerMessage, Sums, Task
+from vitrail.models.model import Model
 from vitrail.nets.classifier import build_classifier, random_shift
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.determinism import one_thread

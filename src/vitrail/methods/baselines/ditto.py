@@ -55,4 +55,9 @@ class Ditto(PaDPaF):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """Return the generator of w, or of a client's v_k."""
-        return super().export_models(client["personal"] if client else server)
+        return super().export_models(self.personal(client) if client else server)
+
+    def personal(self, client: State) -> State:
+        """Return v_k."""
+        found: State = client.get("personal", {})
+        return found

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -46,9 +46,7 @@ class NaiveMix(FederatedClassifier):
     max_means: Annotated[int, Field(ge=1, le=100_000, description="largest number of means that a client shares")] = 60
     mix_lambda: Annotated[float, Field(ge=0, lt=1, description="weight λ of the means in mixup")] = 0.1
 
-    @property
-    def needs_ack(self) -> bool:
-        return True
+    needs_ack: ClassVar[bool] = True
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         (c, h, w), classes, n = self.task.shape, self.task.classes, self.max_means

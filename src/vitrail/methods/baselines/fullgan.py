@@ -22,20 +22,11 @@ import torch
 
 from vitrail.data.dataset import Images
 from vitrail.methods.base import Broadcast, PartSpec, Reply, ServerMessage
-from vitrail.methods.psfedgan.local_gan import LocalGan
-from vitrail.methods.psfedgan.training import (
-    check_finite,
-    further_iterations,
-    load_discriminator,
-    load_generator,
-    new_discriminator,
-    train_discriminator,
-    train_generator,
-    user_state,
-)
+from vitrail.methods.psfedgan import cloud, messages
+from vitrail.methods.psfedgan.algorithm import PsFedGan
+from vitrail.methods.psfedgan.networks import load_discriminator, load_generator, user_state
 from vitrail.nets.dcgan import initialise
 from vitrail.nets.flat import to_vector, vector_size
-from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import Malformed
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
@@ -43,9 +34,12 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class FullGan(LocalGan):
-    """Full-GAN sharing; its settings are those of `LocalGan`."""
+class FullGan(PsFedGan):
+    """Full-GAN sharing: PS-FedGAN with M(G_u, D_u) in place of M_p, so without its three settings of M_p."""
 
+    d_coding: ClassVar[str] = "plain"  # type: ignore[misc]
+    client_discriminators: ClassVar[str] = ""  # type: ignore[misc]
+    key_source: ClassVar[str] = "agree"  # type: ignore[misc]
     clients_key: ClassVar[str] = "users"
     released: ClassVar[str] = (
         "the discriminator at every step, trained with noised gradients; the generator, which is trained only against "
@@ -56,43 +50,35 @@ class FullGan(LocalGan):
         with torch.device("meta"):
             g_size, d_size = vector_size(self.generator()), vector_size(self.discriminator(self.architecture))
         n = self.steps_per_message
-        self.check_message_size(n * (g_size + d_size))
+        messages.check_message_size(self, n * (g_size + d_size))
         parts = {
             "generators": PartSpec("each", "float32", n * g_size, shape=(n, g_size)),
             "discriminators": PartSpec("each", "float32", n * d_size, shape=(n, d_size)),
         }
-        return parts | self.common_parts()
+        return parts | messages.common_parts(self)
 
     # -- user -----------------------------------------------------------------------------------------------------
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
         """Initialize G_u and D_u."""
         G = initialise(self.generator(), rng.child("generator").torch())
-        return {"now": {"steps": 0, "generator": to_vector(G), "adam": None, **new_discriminator(self, rng)}}
+        return {"now": {"steps": 0, "generator": to_vector(G), "adam": None, **self.initial_discriminator(rng)}}
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:  # noqa: ARG002
         """Run the user's half of psfedgan's Algorithm 1; publish M(G_u, D_u) after each step."""
-        before, labels, seed = state["now"], self.labels_of(data), rng.child("z").seed()
-        (G_u, opt_g), (D_u, opt_d) = load_generator(self, before), load_discriminator(self, before)
-        generators, discriminators, losses = [], [], []
-        with one_thread(), torch.enable_grad():
-            for t in range(self.steps_per_message):
-                further_iterations(self, G_u, (D_u, opt_d), data, seed, t, labels, rng)
-                z_t, l_t = self.noise(seed, t, labels)
-                fakes = G_u(z_t, l_t), l_t
-                loss_d = train_discriminator(self, (D_u, opt_d), data, fakes, rng.child("step", t, 0))
-                loss_g = train_generator(self, opt_g, D_u, fakes)
-                check_finite(G_u)
-                generators.append(to_vector(G_u))
-                discriminators.append(to_vector(D_u))
-                losses.append((loss_g, loss_d))
-        after = user_state(before, self.steps_per_message, (G_u, opt_g), (D_u, opt_d))
-        common = self.common_reply(data, np.array(losses).mean(0).astype(np.float32))
-        return {"now": after}, Reply(
-            {"generators": np.stack(generators), "discriminators": np.stack(discriminators), **common}
-        )
+        before, seed = state["now"], rng.child("z").seed()
+        G, D = load_generator(self, before), load_discriminator(self, before)
+        steps = [(to_vector(G[0]), *step) for step in self.train_user(G, D, data, seed, rng)]
+        generators, discriminators, _, *losses = map(np.array, zip(*steps, strict=True))
+        parts = {"generators": generators, "discriminators": discriminators}
+        after = user_state(before, len(steps), G, D)
+        return {"now": after}, Reply(parts | messages.common_reply(self, data, losses))
 
     # -- server ---------------------------------------------------------------------------------------------------
+
+    def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
+        """Start without generators, and without a secret."""
+        return {name: value for name, value in super().server_init(rng, data, start).items() if name != "key"}
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Send a request without content."""
@@ -103,9 +89,15 @@ class FullGan(LocalGan):
         rows = parts["generators"].reshape(self.steps_per_message, -1)
         average = server["users"].get(client, {})
         for row in rows:
-            average = self.update_average(average, row)
-        user = {"generator": np.array(rows[-1]), "labels": self.read_labels(parts), **average}
+            average = cloud.update_average(self, average, row)
+        user = {"generator": np.array(rows[-1]), "labels": messages.read_labels(self, parts), **average}
         if not finite(user):
             raise Malformed("the moving average of the client's G is no longer finite")
-        self.check_images(user)
-        return self.store_user(server, client, user)
+        return cloud.store_user(self, server, client, user)
+
+    def with_client_overrides(self, wishes: Mapping[str, str]) -> FullGan:  # noqa: ARG002
+        """Ignore them: all clients have the same D."""
+        return self
+
+    def eavesdropping(self) -> None:
+        """Return None: there is no secret, since anyone who reads a message has the generator."""

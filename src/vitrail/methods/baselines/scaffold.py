@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,17 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import (
-    LAST_COUNTED,
-    Broadcast,
-    PartSpec,
-    Reply,
-    ServerMessage,
-    Sums,
-    clip_weights,
-    is_sendable,
-)
+from vitrail.methods.base import clip_weights, is_sendable
 from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
+from vitrail.methods.messages import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.nets.flat import to_vector
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -41,9 +34,7 @@ from vitrail.wire.codecs import Array
 class Scaffold(FederatedClassifier):
     """SCAFFOLD (Algorithm 1, option II)."""
 
-    @property
-    def needs_ack(self) -> bool:
-        return True
+    needs_ack: ClassVar[bool] = True
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         parts = super().reply_spec()

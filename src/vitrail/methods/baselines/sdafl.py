@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -56,9 +56,7 @@ class SdaFl(FederatedClassifier):
     latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimension of the GAN's noise z")] = 100
     gan_lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of G (Adam); D's is half of it")] = 2e-3
 
-    @property
-    def needs_ack(self) -> bool:
-        return True
+    needs_ack: ClassVar[bool] = True
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         if self.task.classes >= UNSURE:

@@ -17,10 +17,11 @@ Differences from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -30,26 +31,20 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import (
-    BaseMethod,
-    Broadcast,
-    Model,
-    PartSpec,
-    Reply,
-    ServerMessage,
-    Sums,
-    Task,
-    clip_weights,
-    is_sendable,
-)
+from vitrail.methods.base import BaseMethod, clip_weights, is_sendable
+from vitrail.methods.messages import Broadcast, PartSpec, Reply, ServerMessage, Sums, Task
 from vitrail.methods.padpaf.client_state import load_networks, private_state
 from vitrail.methods.padpaf.losses import Form, ProximalTerm, d_loss, g_loss
+from vitrail.models.model import Model
 from vitrail.nets.barlow_twins import barlow_twins
 from vitrail.nets.content_style import Content, ContentStyleGenerator, Style, initialise
 from vitrail.nets.flat import from_vector, load_trainable, to_vector, trainable_mask
 from vitrail.nets.spectral_discriminator import SpectralDiscriminator, warm_up_spectral_norm
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
+
+if TYPE_CHECKING:
+    from vitrail.methods.base import ContentStyleModels
 
 UNIT = 100  # weights count hundreds of images, so that weighted updates fit float16 for small and large clients
 
@@ -122,7 +117,7 @@ class PaDPaF(BaseMethod):
     style_networks: ClassVar[tuple[str, ...]] = ("style", "style_discriminator")
     metrics: ClassVar[tuple[str, ...]] = ("loss_d", "loss_g", "barlow_twins")
 
-    # -- the model: θ_i = (θ^fed, θ_i^pvt) ------------------------------------------------------------------------
+    # -- the model: θ_i = (θ^fed, θ_i^pvt) --------------------------------------------------------------------------
 
     def networks(self) -> gan.Nets:
         """Create G^c, D^c, G^s_i with its conditional BatchNorm, and D^s_i, not initialized."""
@@ -157,7 +152,7 @@ class PaDPaF(BaseMethod):
         metrics = {f"metric.{name}": one for name in self.metrics}
         return {**parts, "weight": PartSpec("sum", "float32", 1, least=0), **metrics}
 
-    # -- Algorithm 1 ----------------------------------------------------------------------------------------------
+    # -- Algorithm 1 ------------------------------------------------------------------------------------------------
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
         """Line 3, θ_i := θ_0: initialize θ_0^fed, and the seed from which every client draws the same θ_i^pvt."""
@@ -173,79 +168,101 @@ class PaDPaF(BaseMethod):
             "seed": seed if start is None else start["seed"],
         }
 
-    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
-        """Lines 7 to 15: train θ_i, send Δ_i^fed, store θ_i^pvt."""
-        theta_0 = {name: message.parts[name] for name in self.federated}
-        nets = load_networks(self.networks(), state, theta_0, message.parts["seed"])
-        proximal = ProximalTerm(self.prox_mu, theta_0)
-        training_state, metrics = self.train(nets, state, proximal, message.round, data, rng)
+    # (lines 4 and 5: the engine runs τ_max = `rounds` rounds and samples `clients_per_round` clients I)
 
-        n = np.float32(len(data) / UNIT if self.weighting == "examples" else 1.0)
-        parts: dict[str, NDArray[Any]] = {"weight": np.array([n])}
-        for name, theta in theta_0.items():  # line 11; line 12 (Δ_i^pvt ← 0): only federated networks are sent
-            parts[name] = n * (theta.astype(np.float32) - to_vector(nets[name])[trainable_mask(nets[name])])
-        parts |= {f"metric.{k}": v for k, v in zip(self.metrics, metrics[:, None], strict=True)}
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
+        """Line 6, for each i in I in parallel: train θ_i, send Δ_i^fed, store θ_i^pvt."""
+        theta_0 = {name: message.parts[name] for name in self.federated}
+        nets = load_networks(self.networks(), state, theta_0, message.parts["seed"])  # θ_i(1)
+        proximal = ProximalTerm(self.prox_mu, theta_0)
+        training_state, metrics = self.train(nets, state, proximal, message.round, data, rng)  # lines 7 to 10
+
+        delta_i: dict[str, NDArray[np.float32]] = {}  # (line 12, Δ_i^pvt ← 0: only federated networks are sent)
+        for name, theta in theta_0.items():  # line 11: Δ_i ← θ_i(1) - θ_i(t)
+            delta_i[name] = theta.astype(np.float32) - to_vector(nets[name])[trainable_mask(nets[name])]
         after: State = {**private_state(nets, self.federated), **training_state}
-        if not finite(after) or not is_sendable(*(parts[name] for name in theta_0)):  # diverged: change nothing
-            return state, Reply(parts | {name: np.zeros_like(parts[name]) for name in theta_0})
-        return after, Reply(parts)
+        return self.reply(state, after, delta_i, metrics, len(data))
 
     def train(
         self, nets: gan.Nets, state: State, proximal: ProximalTerm, tau: int, data: Images, rng: Rng
     ) -> tuple[State, NDArray[Any]]:
-        """Lines 7 to 10 of round τ, with GANOPT (lines 20 to 27): train all networks in place.
+        """Lines 7 to 10 of round τ: train all networks in place.
 
         Returns:
             The step counter and both Adam states, which a client stores between rounds; and the means of `metrics`.
         """
         model = ClientGan.of(nets, self.task.device)
-        eta_i = self.lr * self.lr_decay**tau
-        adam = state.get("optimizers", {"G": None, "D": None})
-        opt_G = gan.adam(model.G, eta_i, self.betas, adam["G"])
-        opt_D = gan.adam(model.D, 2 * eta_i, self.betas, adam["D"])
-        t, labels, draw = state.get("t", 0), labels_of_fakes(self, data), rng.child("training").torch()
-        G_nets = {name: nets[name] for name in ("generator", "style")}
-        D_nets = {name: nets[name] for name in ("discriminator", "style_discriminator")}
+        opt_i = self.client_optimizers(model, state, tau)
+        noise = partial(latents, self, labels_of_fakes(self, data), rng.child("training").torch())
+        t = state.get("t", 0)
         losses: list[Tensor] = []
-        for xi in local_batches(self, data, rng):  # lines 7, 10 and 24: ξ ~ q(·|i)
-            loss_d, twins, loss_g = d_objective(self, model, xi, latents(self, labels, draw, pairs=True))
-            gan.step(opt_D, loss_d + self.lam * twins + proximal(D_nets))  # line 25, F_i of Eq. 15
+        for xi in local_batches(self, data, rng):  # lines 7, 10 and 24: ξ ~ q(·|i), until stopped
             t += 1
-            if t % self.d_steps == 0:  # line 8: train_G
-                z, y = latents(self, labels, draw)
-                model.D.requires_grad_(False)
-                fake = model.G(z, y)
-                gan.step(opt_G, g_loss(model.D_c(fake, y)) + g_loss(model.D_s(fake)) + proximal(G_nets))  # line 22
-                model.D.requires_grad_(True)
-            losses.append(torch.stack([loss_d, loss_g, twins]).detach())
-        training_state = {"t": t, "optimizers": {"G": opt_G.state_dict()["state"], "D": opt_D.state_dict()["state"]}}
+            train_G = t % self.d_steps == 0  # line 8
+            losses.append(self.ganopt(model, opt_i, train_G, xi, noise, proximal))  # line 9
+        training_state = {"t": t, "optimizers": {name: opt.state_dict()["state"] for name, opt in opt_i.items()}}
         return training_state, torch.stack(losses).mean(0).cpu().numpy()
 
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:  # noqa: ARG002
         """Line 17: θ_0(τ+1) ← OPT_0(mean of Δ_i; θ_0(τ), η_0)."""
         after: State = {**server, "adam": {}, "rounds": server["rounds"] + 1}
-        eta_0 = self.server_lr * self.lr_decay ** server["rounds"]
         for name in self.federated:
             with np.errstate(divide="ignore", invalid="ignore"):  # zero total weight gives NaN; the round is discarded
-                mean = (sums.values[name] / sums.values["weight"][0]).astype(np.float32)
+                delta = (sums.values[name] / sums.values["weight"][0]).astype(np.float32)
             theta_0 = nn.ParameterList([torch.from_numpy(np.array(server[name], np.float32))])
-            theta_0[0].grad = torch.from_numpy(mean)
-            opt_0 = (
-                gan.adam(theta_0, eta_0, self.betas, server["adam"][name])
-                if self.server_opt == "adam"
-                else torch.optim.SGD(theta_0.parameters(), 1.0)
-            )
+            theta_0[0].grad = torch.from_numpy(delta)
+            opt_0 = self.server_optimizer(theta_0, server["adam"][name], server["rounds"])
             opt_0.step()
             after[name] = clip_weights(theta_0[0].detach().numpy())
             after["adam"][name] = opt_0.state_dict()["state"]
         return after
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """Line 18: θ_i^fed ← θ_0^fed for all clients."""
+        """Line 18: θ_i^fed ← θ_0^fed for all clients, with their next request."""
         theta_0 = {name: (self.wire_dtype, server[name]) for name in self.federated}
         return Broadcast({**theta_0, "seed": ("bytes", server["seed"])})
 
-    # -- line 2, output -------------------------------------------------------------------------------------------
+    # -- lines 20 to 27: GANOPT -------------------------------------------------------------------------------------
+
+    def ganopt(
+        self,
+        model: ClientGan,
+        opt_i: gan.Optimizers,
+        train_G: bool,
+        xi: gan.Batch,
+        noise: Callable[..., gan.Batch],
+        proximal: ProximalTerm,
+    ) -> Tensor:
+        """Take a step of D on ξ and, if train_G, a step of G after it (in the paper: instead); return the metrics."""
+        minus_f, twins, loss_g = self.d_objective(model, xi, noise(pairs=True))
+        gan.step(opt_i["D"], minus_f + self.lam * twins + proximal(model.D_nets))  # line 25 with F_i, Eq. 15
+        if train_G:  # line 21
+            z, y = noise()
+            model.D.requires_grad_(False)
+            fake = model.G(z, y)
+            f = g_loss(model.D_c(fake, y)) + g_loss(model.D_s(fake))
+            gan.step(opt_i["G"], f + proximal(model.G_nets))  # line 22
+            model.D.requires_grad_(True)
+        return torch.stack([minus_f, loss_g, twins]).detach()
+
+    def d_objective(self, model: ClientGan, xi: gan.Batch, noise: gan.Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return -f_i (Eq. 9), Γ_i (Eq. 14) and the generator's loss; `noise` is from `latents` with pairs."""
+        x, y = xi
+        z, y_fake = noise
+        with torch.no_grad():  # sg of Eq. 14
+            fake, same_content, same_style = model.G(z, y_fake).chunk(3)  # of (z^c, z^s), (z^c, z̃^s), (z̃^c, z^s)
+        y_fake = None if y_fake is None else y_fake[: len(fake)]
+        sizes = [len(x), len(fake), len(fake)]
+        phi_c = model.D_c.features(torch.cat([x, fake, same_content])).split(sizes)
+        phi_s = model.D_s.features(torch.cat([x, fake, same_style])).split(sizes)
+        out_c = model.D_c.head(phi_c[0], y), model.D_c.head(phi_c[1], y_fake)
+        out_s = model.D_s.head(phi_s[0]), model.D_s.head(phi_s[1])
+        minus_f = d_loss(*out_c, self.loss) + d_loss(*out_s, self.loss)
+        twins_c = barlow_twins(model.D_c.project(phi_c[1]), model.D_c.project(phi_c[2]))
+        twins_s = barlow_twins(model.D_s.project(phi_s[1]), model.D_s.project(phi_s[2]))
+        return minus_f, twins_c + twins_s, g_loss(out_c[1]) + g_loss(out_s[1])
+
+    # -- line 2, output ---------------------------------------------------------------------------------------------
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """Return a client's generator, or the server's: content without style (γ = 1, β = 0)."""
@@ -263,9 +280,7 @@ class PaDPaF(BaseMethod):
         """Whether `content_style_models` is available: content is federated and style is private."""
         return self.shared == "content"
 
-    def content_style_models(
-        self, server: State, client: State | None = None
-    ) -> tuple[Model, SpectralDiscriminator, SpectralDiscriminator]:
+    def content_style_models(self, server: State, client: State | None = None) -> ContentStyleModels:
         """Return a client's generator, D^c and D^s_i for analysis; without a client's state, its initial ones."""
         nets = self.networks()
         if client is None:
@@ -275,6 +290,37 @@ class PaDPaF(BaseMethod):
         D_s = from_vector(nets["style_discriminator"], client["style_discriminator"])
         assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
         return self.export_models(server, client)["generator"], D_c, D_s
+
+    # -- optimizers and the reply -----------------------------------------------------------------------------------
+
+    def client_optimizers(self, model: ClientGan, state: State, tau: int) -> gan.Optimizers:
+        """Return OPT_i of G, with η_i of round τ, and of D, with 2η_i."""
+        eta_i = self.lr * self.lr_decay**tau
+        adam = state.get("optimizers", {"G": None, "D": None})
+        opt_G = gan.adam(model.G, eta_i, self.betas, adam["G"])
+        return {"G": opt_G, "D": gan.adam(model.D, 2 * eta_i, self.betas, adam["D"])}
+
+    def server_optimizer(self, theta_0: nn.Module, adam: State | None, tau: int) -> torch.optim.Optimizer:
+        """Return OPT_0 with η_0 of round τ; SGD with step size 1 applies the mean update."""
+        if self.server_opt == "average":
+            return torch.optim.SGD(theta_0.parameters(), 1.0)
+        return gan.adam(theta_0, self.server_lr * self.lr_decay**tau, self.betas, adam)
+
+    def reply(
+        self,
+        before: State,
+        after: State,
+        delta_i: Mapping[str, NDArray[np.float32]],
+        metrics: NDArray[Any],
+        images: int,
+    ) -> tuple[State, Reply]:
+        """Return the client's new state and its weighted update; a client that diverged changes nothing."""
+        n = np.float32(images / UNIT if self.weighting == "examples" else 1.0)
+        parts: dict[str, NDArray[Any]] = {"weight": np.array([n]), **{name: n * d for name, d in delta_i.items()}}
+        parts |= {f"metric.{k}": v for k, v in zip(self.metrics, metrics[:, None], strict=True)}
+        if not finite(after) or not is_sendable(*(parts[name] for name in delta_i)):
+            return before, Reply(parts | {name: np.zeros_like(parts[name]) for name in delta_i})
+        return after, Reply(parts)
 
 
 # -- used by GANOPT -----------------------------------------------------------------------------------------------
@@ -288,6 +334,8 @@ class ClientGan:
     D_c: SpectralDiscriminator
     D_s: SpectralDiscriminator
     D: nn.ModuleList
+    G_nets: gan.Nets  # of θ^G, by name
+    D_nets: gan.Nets  # of θ^D, by name
 
     @staticmethod
     def of(nets: gan.Nets, device: str) -> ClientGan:
@@ -297,25 +345,8 @@ class ClientGan:
         assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
         G, D = ContentStyleGenerator(G_c, G_s).to(device).train(), nn.ModuleList([D_c, D_s]).to(device).train()
         D.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
-        return ClientGan(G, D_c, D_s, D)
-
-
-def d_objective(run: PaDPaF, model: ClientGan, xi: gan.Batch, noise: gan.Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return -f_i (Eq. 9), Γ_i (Eq. 14) and the generator's loss; `noise` is from `latents` with pairs."""
-    x, y = xi
-    z, y_fake = noise
-    with torch.no_grad():  # sg of Eq. 14
-        fake, same_content, same_style = model.G(z, y_fake).chunk(3)  # of (z^c, z^s), (z^c, z̃^s), (z̃^c, z^s)
-    y_fake = None if y_fake is None else y_fake[: len(fake)]
-    sizes = [len(x), len(fake), len(fake)]
-    phi_c = model.D_c.features(torch.cat([x, fake, same_content])).split(sizes)
-    phi_s = model.D_s.features(torch.cat([x, fake, same_style])).split(sizes)
-    out_c = model.D_c.head(phi_c[0], y), model.D_c.head(phi_c[1], y_fake)
-    out_s = model.D_s.head(phi_s[0]), model.D_s.head(phi_s[1])
-    loss = d_loss(*out_c, run.loss) + d_loss(*out_s, run.loss)
-    twins_c = barlow_twins(model.D_c.project(phi_c[1]), model.D_c.project(phi_c[2]))
-    twins_s = barlow_twins(model.D_s.project(phi_s[1]), model.D_s.project(phi_s[2]))
-    return loss, twins_c + twins_s, g_loss(out_c[1]) + g_loss(out_s[1])
+        D_nets: gan.Nets = {"discriminator": D_c, "style_discriminator": D_s}
+        return ClientGan(G, D_c, D_s, D, {"generator": G_c, "style": G_s}, D_nets)
 
 
 def labels_of_fakes(run: PaDPaF, data: Images) -> Tensor | None:

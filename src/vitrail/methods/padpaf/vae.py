@@ -5,15 +5,17 @@ p(z^s|x), the vectorizer G^s_i and the conditional BatchNorm. A client minimizes
 where p(x|z) is a Gaussian of unit variance around G^c(z^c, G^s_i(z^s), y), plus λ Γ_i (Eq. 14) on the codes' means.
 
 Differences from the paper: it states neither the networks nor β, only λ ≤ β and low values. The decoder here is
-PaDPaF's generator, the encoders are those of nets/encoder.py, and labels, if any, enter the decoder only.
+PaDPaF's generator, the encoders are convolutional, and labels, if any, enter the decoder only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
@@ -24,7 +26,7 @@ from vitrail.methods.padpaf.algorithm import PaDPaF, latents, local_batches
 from vitrail.methods.padpaf.losses import Form, ProximalTerm
 from vitrail.nets.barlow_twins import barlow_twins
 from vitrail.nets.content_style import Content, ContentStyleGenerator, Style
-from vitrail.nets.encoder import Encoder
+from vitrail.nets.generators import num_doublings
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
@@ -102,3 +104,30 @@ def code_twins(nets: gan.Nets, decoder: ContentStyleGenerator, noise: gan.Batch)
     content = nets["encoder"](torch.cat([x, same_content]))[0].chunk(2)
     style = nets["style_encoder"](torch.cat([x, same_style]))[0].chunk(2)
     return barlow_twins(*content) + barlow_twins(*style)
+
+
+class Encoder(nn.Module):
+    """p(z|x), for content and for style: strided convolutions to 4x4, then a dense layer to mean and log-variance of z.
+
+    Args:
+        shape: Channels, height and width of an image.
+        features: Channels of every layer.
+        latent: Dimension of z.
+
+    Examples:
+        >>> mean, log_variance = Encoder((1, 8, 8), 4, 3)(torch.zeros(2, 1, 8, 8))
+        >>> mean.shape, log_variance.shape
+        (torch.Size([2, 3]), torch.Size([2, 3]))
+    """
+
+    def __init__(self, shape: tuple[int, int, int], features: int, latent: int) -> None:
+        super().__init__()
+        widths = [shape[0], *[features] * num_doublings(shape[1])]
+        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in pairwise(widths))
+        self.dense = nn.Linear(16 * features, 2 * latent)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.convolutions:
+            x = F.leaky_relu(layer(x), 0.2)
+        mu, log_variance = self.dense(x.flatten(1)).chunk(2, 1)
+        return mu, log_variance

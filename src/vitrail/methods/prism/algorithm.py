@@ -29,7 +29,7 @@ from vitrail.data.dataset import Images
 from vitrail.methods import gan, masks
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.prism import messages
-from vitrail.methods.prism.loss import build_loss
+from vitrail.methods.prism.loss import build_loss, feature_summary
 from vitrail.methods.prism.mechanisms import (
     bernoulli_bound,
     build_mechanism,
@@ -41,6 +41,7 @@ from vitrail.methods.private import PrivateMethod
 from vitrail.nets.features import choose_features, parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
+from vitrail.privacy.feature_sums import Summary
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -152,7 +153,8 @@ class Prism(PrivateMethod):
         float, Field(ge=1e-6, le=1e4, description="mask-update: the change of θ is scaled to at most this norm")
     ] = 1.0
     theta_clip: Annotated[
-        float, Field(ge=1e-6, lt=0.5, description="mask-update, paper: noised θ is clipped to [c, 1 - c] (paper: 0.1)")
+        float,
+        Field(ge=1e-6, lt=0.5, description="mask-update, paper: θ with noise is clipped to [c, 1 - c] (paper: 0.1)"),
     ] = 0.1
 
     mechanisms: ClassVar = ("moments", "mask-update", "paper")
@@ -196,13 +198,14 @@ class Prism(PrivateMethod):
         loss = build_loss(self, data, rng, state.get("loss", {}))  # L_MMD^k with the real features ψ(D^k)
 
         s = torch.from_numpy(scores.real(s_t)).to(self.task.device).requires_grad_()
-        optimizer = masks.score_optimizer(self, s, message.round, state.get("optimizer", {}))
+        optimizer = masks.score_optimizer(self, s, self.lr, message.round, state.get("optimizer", {}))
         draw, losses = rng.child("training").torch(), []
         for i in range(self.local_steps):
             z, y = masks.sample_inputs(self, i, W.z, loss.present, draw)
-            M = sample_mask(s, draw, self.straight_through == "theta")  # θ ← Sigmoid(s); M ~ Bern(θ)
+            theta = torch.sigmoid(s)  # θ ← Sigmoid(s)
+            M = sample_mask(theta, draw, self.straight_through == "theta")  # M ~ Bern(θ)
             fakes = W(M, z, y if self.task.classes else None)  # D_fake ← (W⊙M)(z): generate fake images
-            L = loss(fakes, y)  # L_MMD(ψ(D), ψ(D_fake)), Eq. 1
+            L = loss(fakes, y)  # L_MMD(ψ(D), ψ(D_fake)), Eq. 1 (features and moments: loss.py)
             gan.step(optimizer, L)  # s ← s - η ∇L
             losses.append(L.detach())
 
@@ -250,7 +253,8 @@ class Prism(PrivateMethod):
         s_agg, counts = s_t.copy(), None
         if "mask" in sums.values:
             counts = sums.values["mask"].astype(np.int32)  # Σ_k M_t^k
-            s_agg[masked] = scores.from_counts(counts, sums.clients, self.theta_clamp)  # Sigmoid⁻¹(θ_{t+1})
+            # θ_{t+1} ← Σ_k M_t^k / K; s_agg ← Sigmoid⁻¹(θ_{t+1}) (both by a table in `from_counts`)
+            s_agg[masked] = scores.from_counts(counts, sums.clients, self.theta_clamp)
         if "scores" in sums.values:
             mean = sums.values["scores"] / sums.clients
             theta = self.score_form == "theta"
@@ -327,3 +331,12 @@ class Prism(PrivateMethod):
 
     def bound(self, found: Mechanism) -> str:
         return bernoulli_bound(self, found)
+
+    def noised_masks(self) -> Prism | None:
+        """Return itself where the bits of masks drawn from θ̃ are sent."""
+        noised = self.privacy in ("mask-update", "paper")
+        return self if noised and self.coding != "klms" and self.elements[0] else None
+
+    def feature_summary(self) -> Summary | None:
+        """Return what a client sums of an image, with `privacy=moments`."""
+        return feature_summary(self) if self.privacy == "moments" else None

@@ -1,57 +1,42 @@
 """PRISM's loss: the feature moments of real and generated images are matched (Eq. 1).
 
 A loss is called with a batch of generated images and their labels. What it stores between rounds stays on the client.
-The GAN loss of the paper's ablation is in gan_loss.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import Task
-from vitrail.methods.prism.gan_loss import GanLoss
+from vitrail.methods import gan
+from vitrail.nets.dcgan import DcganDiscriminator, initialise
 from vitrail.nets.feature_moments import FeatureMoments, class_moments, exponential_average, moment_loss
-from vitrail.nets.features import Features, load_features, parse_layers
+from vitrail.nets.feature_network import Features
+from vitrail.nets.features import load_features, parse_layers
 from vitrail.nets.pretrained import weights_digest
 from vitrail.privacy.feature_sums import Summary, class_sums, estimate, noised, raw_loss
-from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import Source
-from vitrail.utils.cache import cached
 from vitrail.utils.rng import Rng
-from vitrail.utils.state import State
+from vitrail.utils.state import State, cached
 
 if TYPE_CHECKING:
+    from vitrail.methods.moments import Moments
     from vitrail.methods.prism.algorithm import Prism
 
 
-class Loss(Protocol):
-    """A loss of generated images."""
-
-    present: Tensor  # classes of the client's images
-
-    def __call__(self, fakes: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of a batch, differentiable in the images."""
-        ...
-
-    def state(self) -> State:
-        """Return what the client stores for its next round."""
-        ...
-
-
-def build_loss(p: Prism, data: Images, rng: Rng, state: State) -> Loss:
+def build_loss(p: Prism, data: Images, rng: Rng, state: State) -> AveragedMoments | AdamMovingAverage | GanLoss:
     """Return the loss of a client, as the settings choose it; `state` is what it stored after its last round."""
     classes, device = p.task.classes, p.task.device
     if p.loss == "gan":
-        child = rng.child("adversary")
-        return GanLoss(data, class_labels(data, classes), classes, p.batch_size, device, child, state)
+        return GanLoss(p, data, rng.child("adversary"), state)
     weight = p.smoothing if p.moment_averaging == "exponential" else 1.0
     if p.privacy == "moments":
         return released_loss(p, data, p.source(rng.child("moments")), weight, state)
@@ -138,6 +123,42 @@ class AdamMovingAverage:
         return {"followers": [self.m, self.v], "adam": [dict(self.adam.state[t]) for t in (self.m, self.v)]}
 
 
+# -- A discriminator in place of Eq. 1 ------------------------------------------------------------------------------
+
+
+class GanLoss:
+    """The GAN loss of the paper's ablation (Figure 10): a discriminator, never sent, that takes a step on every batch.
+
+    Args:
+        p: The method.
+        data: The client's images.
+        rng: Source of randomness.
+        state: What `state()` returned after the last round; empty at first.
+    """
+
+    def __init__(self, p: Prism, data: Images, rng: Rng, state: State) -> None:
+        labels, device = class_labels(data, p.task.classes), p.task.device
+        channels, height, width = data.pixels.shape[1:]
+        self.D = DcganDiscriminator((channels, height, width), p.task.classes)
+        initialise(self.D, rng.child("discriminator").torch())
+        if state:
+            self.D.load_state_dict(state["net"])
+        adam: Any = dict(enumerate(state["adam"])) if state else None
+        self.adam = gan.adam(self.D.to(device), 2e-4, (0.5, 0.999), adam)
+        self.present = torch.from_numpy(np.unique(labels)).to(device)
+        self.run, self.data, self.draw = p, Images(data.pixels, labels), rng.child("real").numpy()
+
+    def __call__(self, fakes: Tensor, y: Tensor) -> Tensor:
+        pick = self.draw.integers(len(self.data), size=self.run.batch_size)
+        real = gan.image_batch(self.data, pick, self.run.task)
+        gan.step(self.adam, F.softplus(-self.D(*real)).mean() + F.softplus(self.D(fakes.detach(), y)).mean())
+        return F.softplus(-self.D(fakes, y)).mean()
+
+    def state(self) -> State:
+        """Return the discriminator and its optimizer's state."""
+        return {"net": self.D.state_dict(), "adam": [dict(self.adam.state[p]) for p in self.D.parameters()]}
+
+
 # -- Real moments ---------------------------------------------------------------------------------------------------
 
 
@@ -181,28 +202,13 @@ def class_labels(data: Images, classes: int) -> NDArray[np.int64]:
 # -- Moments released with noise ------------------------------------------------------------------------------------
 
 
-class ReleaseMethod(Protocol):
-    """The settings that describe what is released of an image, and with how much noise."""
-
-    @property
-    def task(self) -> Task: ...
-    @property
-    def features(self) -> str: ...
-    @property
-    def layers(self) -> str: ...
-    @property
-    def pool_size(self) -> int: ...
-    @property
-    def mechanism(self) -> Mechanism | None: ...
-
-
-def feature_summary(m: ReleaseMethod) -> Summary:
+def feature_summary(m: Prism | Moments) -> Summary:
     """Return the description of what is summed of each image."""
     psi, _ = load_public_features(m.features, m.layers, m.task.device)
     return Summary(psi, m.pool_size, m.task.shape)
 
 
-def feature_sums(m: ReleaseMethod, data: Images) -> NDArray[np.int64]:
+def feature_sums(m: Prism | Moments, data: Images) -> NDArray[np.int64]:
     """Return a client's sums before noise, cached by the content of its images."""
     summary, classes = feature_summary(m), m.task.classes
     kinds = max(classes, 1)
@@ -215,7 +221,7 @@ def feature_sums(m: ReleaseMethod, data: Images) -> NDArray[np.int64]:
     return sums
 
 
-def released_loss(m: ReleaseMethod, data: Images, source: Source, weight: float, state: State) -> AveragedMoments:
+def released_loss(m: Prism | Moments, data: Images, source: Source, weight: float, state: State) -> AveragedMoments:
     """Return the loss against moments that the client noises in its first round and then stores."""
     assert m.mechanism is not None  # noqa: S101
     sigma = m.mechanism.sigma * feature_summary(m).grid
@@ -224,7 +230,7 @@ def released_loss(m: ReleaseMethod, data: Images, source: Source, weight: float,
 
 
 def match_released_sums(
-    m: ReleaseMethod, sums: NDArray[Any], sigma: float, weight: float, stored: State
+    m: Prism | Moments, sums: NDArray[Any], sigma: float, weight: float, stored: State
 ) -> AveragedMoments:
     """Return the loss against released sums with noise of this σ."""
     summary, kinds = feature_summary(m), max(m.task.classes, 1)

@@ -1,7 +1,7 @@
 """PRISM's privacy mechanisms.
 
-`moments`: the client's images are used only through sums of features that are noised once (privacy/feature_sums.py).
-`mask-update`: the change of θ in a round is scaled to norm C and noised before the mask is sampled; protects a client.
+`moments`: the client's images are used only through sums of features that get noise once (privacy/feature_sums.py).
+`mask-update`: the change of θ in a round is scaled to norm C, plus noise before the mask is sampled; protects a client.
 `paper`: the noise of Algorithm 1 by the paper's formula, with the sensitivity that it assumes; nothing enforces it.
 """
 

@@ -3,16 +3,8 @@
 Wijesinghe, Zhang, Ding: PS-FedGAN: An Efficient Federated Learning Framework Based on Partially Shared Generative
 Adversarial Networks For Data Privacy; 2023. Each user i has a conditional GAN. G_u on the user and G_s in the cloud
 start from one secret seed. After each step of D_u the user publishes M_p = (D_u, z_t, l_t); both generators then take
-the same step against that D_u, so G_s equals G_u bit for bit and is never sent.
-
-Messages. One message has `steps_per_message` steps: D_u of each, exact or rounded (d_coding); one public seed for all
-z_t and l_t; the name of D_u's architecture; an HMAC of G_u. Where D_u is rounded, both generators step against the
-rounded D_u (a channel with quantization, section 3.3), and D_u itself is trained further in float32.
-
-Lost and wrong messages. The server repeats the steps on G_s and compares HMACs. If they differ, it discards the reply
-and excludes the client from the round. Each request names the last state that both sides agreed on. The client stores
-that state until the next one is acknowledged and continues from it; a client without it restarts from the next secret
-seed ("generation"), and so does the server. G is never sent, even then.
+the same step against that D_u, so G_s equals G_u bit for bit and is never sent. messages.py has M_p, twin.py the secret
+seed and what happens after a lost or wrong message, cloud.py the images for C_l; baselines/fullgan.py sends G_u too.
 
 What leaves a client: its D's, its public key, and the set of its labels without counts, because l_t is drawn from it
 (for other labels D_u sees fakes only, so G would learn nothing). label_sets=all does not send the set.
@@ -28,34 +20,39 @@ Differences from the paper:
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+import torch.nn.functional as F
+from pydantic import AfterValidator, Field
 from torch import nn
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import Broadcast, PartSpec, Reply, ServerMessage
-from vitrail.methods.psfedgan import messages, twin
-from vitrail.methods.psfedgan.coding import Coding, Floats
+from vitrail.methods import gan
+from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
+from vitrail.methods.fedgan_mechanisms import private_step
+from vitrail.methods.private import PrivateMethod
+from vitrail.methods.psfedgan import cloud, messages, twin
 from vitrail.methods.psfedgan.eavesdropping import Eavesdropping
-from vitrail.methods.psfedgan.local_gan import LocalGan
-from vitrail.methods.psfedgan.training import (
+from vitrail.methods.psfedgan.networks import (
+    Trained,
     check_finite,
-    further_iterations,
+    fakes_for_discriminator,
     generator_state,
     load_discriminator,
     load_generator,
-    new_discriminator,
-    train_discriminator,
-    train_generator,
     user_state,
+    with_discriminator,
+    with_discriminator_of,
 )
+from vitrail.nets.classifier import random_shift
+from vitrail.nets.dcgan import DcganGenerator
+from vitrail.nets.discriminators import DISCRIMINATORS, build_discriminator, initialise
 from vitrail.nets.flat import from_vector, tensor_sizes, to_vector
+from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.crypto import public
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import Malformed, VitrailError
@@ -65,9 +62,70 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class PsFedGan(LocalGan):
-    """PS-FedGAN: the settings of `LocalGan`, those below, and Algorithm 1 from top to bottom."""
+class PsFedGan(PrivateMethod):
+    """PS-FedGAN: the settings, then Algorithm 1 from top to bottom."""
 
+    privacy: Annotated[
+        Literal["none", "dp-sgd"],
+        Field(description="dp-sgd: noise on the gradients of D; everything else is computed from D (paper: none)"),
+    ] = "none"
+    steps_per_message: Annotated[
+        int, Field(ge=1, le=1000, description="training steps, each with its D, in one message (paper: 1)")
+    ] = 10
+    d_steps: Annotated[int, Field(ge=1, description="iterations of D per step (paper: as D's architecture needs)")] = 1
+    batch_size: Annotated[
+        int,
+        Field(ge=2, description="real images, and fakes, per step; dp-sgd: fakes per step, and divisor of the sum"),
+    ] = 16
+    width: Annotated[int, Field(ge=4, le=512, description="channels of G's last hidden layer")] = 16
+    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimension of the noise z")] = 100
+    d_architecture: Annotated[
+        str,
+        AfterValidator(DISCRIMINATORS.check),
+        Field(description="architecture of D; psfedgan: client_discriminators sets it per client"),
+    ] = "dcgan"
+    d_width: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=512,
+            description="width of D; psfedgan: client_discriminators sets it per client "
+            "(paper: D of 1.5 million weights for MNIST, 2.98 million for CIFAR10)",
+        ),
+    ] = 16
+    lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of G (Adam)")] = 2e-3
+    d_lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of D (Adam)")] = 1e-3
+    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1 for G and D")] = 0.5
+    g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="loss of G (paper: minimax, Eq. 10)")] = (
+        "nonsaturating"
+    )
+    label_sets: Annotated[
+        Literal["auto", "declared", "all", "public"],
+        Field(
+            description="labels that fakes are drawn with. declared: those of the client's images, which it sends; "
+            "all: every label; public: as declared, also with privacy; auto: declared, or all with privacy"
+        ),
+    ] = "auto"
+    ema_decay: Annotated[
+        float, Field(ge=0, lt=1, description="decay per step of the server's moving average of G's weights (paper: 0)")
+    ] = 0.99
+    classifier_rounds: Annotated[
+        int,
+        Field(
+            ge=0, description="final rounds in which C_l is trained; at most half of all (paper: after every N steps)"
+        ),
+    ] = 10
+    classifier_steps: Annotated[int, Field(ge=1, description="training steps of the classifier per such round")] = 120
+    classifier_batch_size: Annotated[int, Field(ge=2, description="images per training step of the classifier")] = 64
+    real_fraction: Annotated[
+        float, Field(ge=0, le=1, description="fraction of the server's real images in a batch of the classifier")
+    ] = 0.5
+    max_grad_norm: Annotated[
+        float, Field(ge=1e-6, le=1e4, description="dp-sgd: norm to which one image's gradient is clipped (C)")
+    ] = 1.0
+    sample_rate: Annotated[
+        float, Field(gt=0, le=1, description="dp-sgd: probability of an image to be in a step; public, as batch_size")
+    ] = 0.05
     d_coding: Annotated[
         Literal["plain", "delta", "int8", "int4"],
         Field(description="coding of D: plain (float32), delta (exact, coded differences), int8 or int4 (rounded)"),
@@ -84,40 +142,148 @@ class PsFedGan(LocalGan):
         ),
     ] = "agree"
 
-    clients_key: ClassVar[str] = "twins"
-    released: ClassVar[str] = (
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 130, "server_fraction": 0.01}
+    mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd",)
+    clients_key: ClassVar[str] = "twins"  # entry of the server's state with one dict per client
+    released: ClassVar[str] = (  # what leaves a client under dp-sgd, for the ledger
         "the discriminator at every step, trained with noised gradients; a public key, or none with key_source=file; "
         "a keyed digest of G"
     )
 
-    def reply_spec(self) -> Mapping[str, PartSpec]:
-        return messages.reply_spec(self)
-
     # -- for each user i: initialize G_u and G_s with the secret seed key_i, and D_u --------------------------------
-    # G_u and G_s: twin.initial_state, in `last_agreed_state` and `receive`. D_u: training.new_discriminator.
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:
-        """Create the server's private key; there are no generators yet."""
-        return {**super().server_init(rng, data, start), "key": self.source(rng.child("key"))(messages.KEY_BYTES)}
+        """Create the server's private key, and store its real images for C_l; there are no generators yet."""
+        if start is not None:
+            raise VitrailError(
+                "init_from=: the GANs of that run are in its clients' private files, not in its checkpoint; "
+                "continue it with `vitrail resume`, or omit init_from="
+            )
+        usable = data is not None and self.task.classes and data.labels is not None and len(data)
+        real = {"pixels": data.pixels, "labels": data.labels} if data is not None and usable else None
+        key = self.source(rng.child("key"))(messages.KEY_BYTES)
+        return {"rounds": 0, self.clients_key: {}, "real": real, "classifier": None, "key": key}
 
     def client_init(self, client: str, rng: Rng) -> State:
         """Create the client's private key; the GAN is initialized in its first round, with the server's key."""
         return {"name": client, "key": self.source(rng.child("key"))(messages.KEY_BYTES), "now": None, "before": None}
 
-    def shared_secret(self, client: str, private: bytes, client_key: bytes, server_key: bytes) -> twin.Secret:
-        """Return the secret that a client and the server share, given one's private key and both public keys."""
-        if self.key_source == "file":
-            return twin.secret_from_file(client)
-        return twin.agree_on_secret(private, client_key, server_key, client)
+    def initial_generator(self, secret: twin.Secret, generation: int) -> State:
+        """Initialize G_u, and G_s, using the secret seed key_i: user and cloud both do this, with the same result."""
+        key_i = secret.seed(generation)
+        G = twin.initialize(self.generator(), key_i)
+        return {"generation": generation, "steps": 0, "generator": to_vector(G), "adam": None}
+
+    def initial_discriminator(self, rng: Rng) -> State:
+        """Initiate D_u on the user."""
+        D_u = initialise(self.discriminator(self.architecture), rng.child("discriminator").torch())
+        return {"architecture": self.architecture, "discriminator": to_vector(D_u), "d_adam": None}
+
+    # (initiate C_l and train it using the cloud's data: later, in the final rounds; see finish_round)
 
     # -- for each communication round -------------------------------------------------------------------------------
 
-    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:
+    def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
         """Request all clients, or none in C_l's rounds; a missing key file is reported before any request."""
-        server, clients = super().start_round(server, clients, rng)
-        for client in clients if self.key_source == "file" else ():
+        t = server["rounds"]
+        chosen = clients if t < self.max_replies else ()
+        for client in chosen if self.key_source == "file" else ():
             twin.secret_from_file(client)
-        return server, clients
+        return {**server, "rounds": t + 1}, chosen
+
+    # -- user i: for each step t ------------------------------------------------------------------------------------
+
+    def train_user(
+        self, G: Trained, D: Trained, data: Images, seed: int, rng: Rng
+    ) -> Iterator[tuple[messages.Floats, messages.Floats, float, float]]:
+        """Run the user's half of Algorithm 1 for all steps of one message.
+
+        Yields:
+            After each step: D_u, D_u as the cloud decodes it, and the losses of G_u and D_u.
+        """
+        (G_u, opt_g), (D_u, _) = G, D
+        coding, labels = self.coding(self.architecture), messages.labels_of(self, data)
+        D_decoded = self.discriminator(self.architecture).to(self.task.device).train()
+        with one_thread(), torch.enable_grad():
+            for t in range(self.steps_per_message):
+                for j in range(self.d_steps - 1, 0, -1):  # "multiple iterations of D_u training" (section 2.2.2)
+                    fakes = fakes_for_discriminator(G_u, self.noise(seed, t, labels, j))
+                    self.train_discriminator(D, data, fakes, rng.child("step", t, j))
+                # z_t, l_t <- random vectors, random labels
+                z_t, l_t = self.noise(seed, t, labels)
+                fakes = G_u(z_t, l_t), l_t
+                # Train D_u: D_u^(t+1) <- F(G_u^(t)(z_t, l_t), D_u^(t))
+                loss_d = self.train_discriminator(D, data, fakes, rng.child("step", t, 0))
+                # Share M_p(D_u^(t+1), z_t, l_t)
+                published = to_vector(D_u)
+                decoded = coding.round(published)
+                # Train G_u: G_u^(t+1) <- F(G_u^(t)(z_t, l_t), D_u^(t+1))
+                loss_g = self.train_generator(opt_g, from_vector(D_decoded, decoded), fakes)
+                check_finite(G_u)
+                yield published, decoded, loss_g, loss_d
+
+    # -- cloud: for each step t -------------------------------------------------------------------------------------
+
+    def train_cloud(
+        self, G_s: nn.Module, optimizer: torch.optim.Adam, published: messages.Published
+    ) -> Iterator[float]:
+        """Run the cloud's half of Algorithm 1 for all steps of one message; yield the loss of G_s after each."""
+        with one_thread(), torch.enable_grad():
+            D_u = self.discriminator(published.architecture).to(self.task.device).train()
+            for t, vector in enumerate(published.discriminators):
+                z_t, l_t = self.noise(published.seed, t, published.labels)
+                # Train G_s: G_s^(t+1) <- F(G_s^(t)(z_t, l_t), D_u^(t+1))
+                yield self.train_generator(optimizer, from_vector(D_u, vector), (G_s(z_t, l_t), l_t))
+
+    # -- F: forward and back propagation, and weight updates --------------------------------------------------------
+
+    def train_discriminator(self, D: Trained, data: Images, fakes: gan.Batch, rng: Rng) -> float:
+        """F for D_u: one step on real images and fakes, with noise under dp-sgd; return the loss, 0 under dp-sgd."""
+        D_u, optimizer = D
+        loss = torch.zeros(())
+        if self.mechanism is not None:
+            private_step(self, D_u, optimizer, data, (fakes[0].detach(), fakes[1]), self.source(rng.child("noise")))
+        else:
+            pick = rng.child("real").numpy().choice(len(data), min(self.batch_size, len(data)), replace=False)
+            loss = gan.d_loss(D_u, gan.image_batch(data, pick, self.task), fakes)
+            gan.step(optimizer, loss)
+        check_finite(D_u)
+        return float(loss.detach())
+
+    def train_generator(self, optimizer: torch.optim.Adam, D_u: nn.Module, fakes: gan.Batch) -> float:
+        """F for G_u and G_s: one step against D_u; `fakes` are G(z_t, l_t) with their graph, and l_t."""
+        x, l_t = fakes
+        D_u.requires_grad_(False)  # trained on the client, never on the server: both must build the same graph
+        loss = gan.g_loss(D_u(x, l_t), self.g_loss)
+        gan.step(optimizer, loss)
+        D_u.requires_grad_(True)
+        return float(loss.detach())
+
+    # -- Train C_l with cloud data and synthetic data, in the final rounds ------------------------------------------
+
+    def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
+        """Train C_l on samples of all G_s and the server's real images."""
+        done, n = server["rounds"] - 1 - self.max_replies, self.classifier_steps
+        if sums.clients or done < 0 or not server[self.clients_key]:
+            return server
+        mixture, draw = cloud.mixture(self, server), rng.child("draws").torch()
+        with one_thread(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(rng.child("network").seed())  # torch's initialization and dropout use the global state
+            C_l, optimizer = cloud.load_classifier(self, server["classifier"])
+            for step in range(done * n, (done + 1) * n):
+                x, l = cloud.draw_batch(self, mixture, server["real"], draw)  # noqa: E741
+                optimizer.param_groups[0]["lr"] = cloud.learning_rate(step / (self.num_classifier_rounds * n))
+                # C_l^(t+1) <- F(C_l^(t))
+                gan.step(optimizer, F.cross_entropy(C_l(random_shift(x, draw)), l, label_smoothing=0.05))
+        return {**server, "classifier": {"network": to_vector(C_l), "adam": optimizer.state_dict()["state"]}}
+
+    def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
+        """Return the mixture of all G, and C_l once it is trained; with a client's state, that client's G."""
+        if client is not None:
+            return gan.generator_model(client["now"]["generator"], self.task, self.width, self.latent_dim)
+        return cloud.export_models(self, server)
+
+    # -- messages and states ----------------------------------------------------------------------------------------
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Send the server's public key, and the digest of the last state that both sides agreed on."""
@@ -129,45 +295,16 @@ class PsFedGan(LocalGan):
             parts["agreed"] = ("bytes", _as_array(known["digest"]))
         return Broadcast(parts)
 
-    # -- user i -----------------------------------------------------------------------------------------------------
-
-    def train_user(self, before: State, data: Images, seed: int, rng: Rng) -> tuple[State, Floats, Floats, Floats]:
-        """Run the user's half of Algorithm 1 for all steps of one message.
-
-        Returns:
-            The GAN after the steps, D_u of each step, D_u as the server decodes it, and mean losses of G and D.
-        """
-        (G_u, opt_g), (D_u, opt_d) = load_generator(self, before), load_discriminator(self, before)
-        coding, labels = self.coding(self.architecture), self.labels_of(data)
-        D_decoded = self.discriminator(self.architecture).to(self.task.device).train()
-        published, decoded, losses = [], [], []
-        with one_thread(), torch.enable_grad():
-            for t in range(self.steps_per_message):
-                further_iterations(self, G_u, (D_u, opt_d), data, seed, t, labels, rng)
-                # z_t, l_t <- random vectors, random labels
-                z_t, l_t = self.noise(seed, t, labels)
-                fakes = G_u(z_t, l_t), l_t
-                # Train D_u: D_u^(t+1) <- F(G_u^(t)(z_t, l_t), D_u^(t))
-                loss_d = train_discriminator(self, (D_u, opt_d), data, fakes, rng.child("step", t, 0))
-                # Share M_p(D_u^(t+1), z_t, l_t)
-                published.append(to_vector(D_u))
-                decoded.append(coding.round(published[-1]))
-                # Train G_u: G_u^(t+1) <- F(G_u^(t)(z_t, l_t), D_u^(t+1))
-                loss_g = train_generator(self, opt_g, from_vector(D_decoded, decoded[-1]), fakes)
-                check_finite(G_u)
-                losses.append((loss_g, loss_d))
-        after = user_state(before, self.steps_per_message, (G_u, opt_g), (D_u, opt_d))
-        mean_losses = np.array(losses).mean(0).astype(np.float32)
-        return {**after, "generation": before["generation"]}, np.stack(published), np.stack(decoded), mean_losses
-
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Train from the last agreed state and publish the steps."""
-        user = self.for_client(state["name"])
+        user = with_discriminator_of(self, state["name"])
         own_key, server_key = public(state["key"]), message.parts["key"].tobytes() if "key" in message.parts else b""
         secret = self.shared_secret(state["name"], state["key"], own_key, server_key)
-        before, sent_back = user.last_agreed_state(state, message, secret, rng)
+        before, sent_back = twin.last_agreed_state(user, state, message, secret, rng)
         seed, coding = rng.child("z").seed(), user.coding(user.architecture)
-        after, published, decoded, losses = user.train_user(before, data, seed, rng)
+        G, D = load_generator(user, before), load_discriminator(user, before)
+        published, decoded, *losses = map(np.array, zip(*user.train_user(G, D, data, seed, rng), strict=True))
+        after: State = {**user_state(before, len(published), G, D), "generation": before["generation"]}
         after["digest"] = twin.digest(after, decoded, secret)
         after["published"] = coding.next_context(decoded, before["published"])
         parts: dict[str, Any] = {
@@ -180,38 +317,7 @@ class PsFedGan(LocalGan):
         }
         if self.key_source == "agree":
             parts["key"] = _as_array(own_key)
-        return {**state, "now": after, "before": before}, Reply(parts | user.common_reply(data, losses))
-
-    def last_agreed_state(
-        self, state: State, message: ServerMessage, secret: twin.Secret, rng: Rng
-    ) -> tuple[State, bool]:
-        """Return the GAN to train from, which the server has too, and whether it is not this client's latest one."""
-        agreed = message.parts["agreed"].tobytes() if "agreed" in message.parts else b""
-        for which in ("now", "before"):
-            if agreed and state[which] and hmac.compare_digest(state[which]["digest"], agreed):
-                found, sent_back = state[which], which == "before"
-                break
-        else:
-            generation = int(message.parts["generation"][0]) + bool(agreed)  # the agreed state is lost: the next seed
-            start = twin.initial_state(self.generator(), secret, generation)
-            found = {**start, "digest": b"", "architecture": ""}
-            sent_back = bool(agreed) or state["now"] is not None
-        if found["architecture"] != self.architecture:  # a new start, or the client changed its D_u
-            found = {**found, **new_discriminator(self, rng), "published": None}
-        return found, sent_back
-
-    # -- cloud ------------------------------------------------------------------------------------------------------
-
-    def train_cloud(
-        self, G_s: nn.Module, optimizer: torch.optim.Adam, published: messages.Published
-    ) -> Iterator[float]:
-        """Run the cloud's half of Algorithm 1 for all steps of one message; yield the loss of G_s after each."""
-        with one_thread(), torch.enable_grad():
-            D_u = self.discriminator(published.architecture).to(self.task.device).train()
-            for t, vector in enumerate(published.discriminators):
-                z_t, l_t = self.noise(published.seed, t, published.labels)
-                # Train G_s: G_s^(t+1) <- F(G_s^(t)(z_t, l_t), D_u^(t+1))
-                yield train_generator(self, optimizer, from_vector(D_u, vector), (G_s(z_t, l_t), l_t))
+        return {**state, "now": after, "before": before}, Reply(parts | messages.common_reply(user, data, losses))
 
     def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
         """Repeat a client's steps on its G_s and store the result if it equals G_u."""
@@ -225,65 +331,80 @@ class PsFedGan(LocalGan):
         else:
             raise Malformed(f"the reply is for generation {generation} of G, which was not requested")
         published = messages.read(self, parts, before)
-        start = average = before or twin.initial_state(self.generator(), secret, generation)
+        start = average = before or self.initial_generator(secret, generation)
         G_s, optimizer = load_generator(self, start)
         for _ in self.train_cloud(G_s, optimizer, published):
-            average = self.update_average(average, to_vector(G_s))
+            average = cloud.update_average(self, average, to_vector(G_s))
         steps = start["steps"] + self.steps_per_message
         after: State = {**generator_state(steps, G_s, optimizer), "generation": generation}
         digest = twin.digest(after, published.discriminators, secret)
-        if not hmac.compare_digest(digest, parts["digest"].tobytes()):
-            raise Malformed(
-                f"G_s differs from G_u after {steps} steps; both sides return to the last state they agreed on (if it "
-                "happens again, the machines compute differently: use the same torch version and kind of processor"
-                + ("; or the key files differ)" if self.key_source == "file" else ")")
-            )
+        twin.check_equal(digest, parts["digest"].tobytes(), steps, self.key_source)
         if not finite({**after, **average}):
             raise Malformed(f"G or its Adam is no longer finite after {steps} steps; lower lr")
         after |= {"key": client_key, "digest": digest, "labels": list(published.labels), **published.state(), **average}
-        self.check_images(after)
-        return self.store_user(server, client, after)
+        return cloud.store_user(self, server, client, after)
 
-    # Train C_l with cloud data and synthetic data: LocalGan.finish_round.
+    # -- What both sides know ---------------------------------------------------------------------------------------
 
-    # -- a client's own D_u (section 2.2: "we impose no constraint on D_u") -----------------------------------------
+    def generator(self) -> DcganGenerator:
+        """Build G, not yet initialized."""
+        return DcganGenerator(self.task.shape, self.task.classes, self.width, self.latent_dim)
+
+    def discriminator(self, name: str) -> nn.Module:
+        """Build the discriminator that a message names, such as "dcgan:16"."""
+        return build_discriminator(name, self.task.shape, self.task.classes)
 
     @property
-    def own_discriminators(self) -> dict[str, str]:
-        """The architecture of each client in client_discriminators."""
-        pairs = [word.strip().rpartition("=") for word in self.client_discriminators.split(",") if word.strip()]
-        return {name.strip(): architecture.strip() for name, _, architecture in pairs}
+    def architecture(self) -> str:
+        """The name of this client's D_u."""
+        return f"{self.d_architecture}:{self.d_width}"
 
-    def for_client(self, client: str) -> PsFedGan:
-        """Return the method with this client's D_u."""
-        architecture = self.own_discriminators.get(client)
-        if architecture is None:
-            return self
-        try:
-            return self.with_discriminator(architecture if client else "")
-        except VitrailError as e:
-            raise VitrailError(
-                f"client_discriminators={self.client_discriminators}: {e}; write, for example, NAME=dense:32"
-            ) from e
+    def noise(self, seed: int, t: int, labels: Sequence[int], j: int = 0) -> gan.Batch:
+        """Draw z_t and l_t from a seed, l_t from these labels; j > 0: for a further iteration of D."""
+        draw = Rng((seed,)).child("step", t, j).torch()
+        z = torch.randn(self.batch_size, self.latent_dim, generator=draw).to(self.task.device)
+        if not self.task.classes:
+            return z, None
+        drawn = torch.tensor(labels)[torch.randint(len(labels), (self.batch_size,), generator=draw)]
+        return z, drawn.to(self.task.device)
+
+    def shared_secret(self, client: str, private: bytes, client_key: bytes, server_key: bytes) -> twin.Secret:
+        """Return the secret that a client and the server share, given one's private key and both public keys."""
+        if self.key_source == "file":
+            return twin.secret_from_file(client)
+        return twin.agree_on_secret(private, client_key, server_key, client)
+
+    @property
+    def num_classifier_rounds(self) -> int:
+        """The number of final rounds without clients, for the classifier."""
+        return min(self.classifier_rounds, self.task.rounds // 2) if self.task.classes else 0
+
+    @property
+    def max_replies(self) -> int:
+        """Clients reply in all rounds but those of the classifier."""
+        return self.task.rounds - self.num_classifier_rounds
+
+    @property
+    def num_async_rounds(self) -> int:
+        """No client waits for another: the server's state of one client depends on its own replies only."""
+        return self.max_replies
+
+    def reply_spec(self) -> Mapping[str, PartSpec]:
+        return messages.reply_spec(self)
+
+    def base_mechanism(self) -> Mechanism | None:
+        return None if self.privacy == "none" else messages.build_mechanism(self)
+
+    def coding(self, architecture: str) -> messages.Coding:
+        """Return the coding of discriminators of this architecture."""
+        with torch.device("meta"):
+            return messages.Coding(self.d_coding, tensor_sizes(self.discriminator(architecture)))
 
     def with_client_overrides(self, wishes: Mapping[str, str]) -> PsFedGan:
         """Apply the override `discriminator`, such as "dense:32", of a client's owner."""
-        return self.with_discriminator(wishes["discriminator"]) if "discriminator" in wishes else self
+        return with_discriminator(self, wishes["discriminator"]) if "discriminator" in wishes else self
 
-    def with_discriminator(self, architecture: str) -> PsFedGan:
-        """Return the method with another D_u for all clients; an unknown architecture is refused."""
-        self.coding(architecture)
-        kind, _, width = architecture.partition(":")
-        return replace(self, d_architecture=kind, d_width=int(width), client_discriminators="")
-
-    def coding(self, architecture: str) -> Coding:
-        """Return the coding of discriminators of this architecture."""
-        with torch.device("meta"):
-            return Coding(self.d_coding, tensor_sizes(self.discriminator(architecture)))
-
-    # -- auditing ---------------------------------------------------------------------------------------------------
-
-    def eavesdropping(self) -> Eavesdropping:
+    def eavesdropping(self) -> Eavesdropping | None:
         """Return what an eavesdropper can do with this method's messages (section 2.3)."""
         return Eavesdropping(self)
 

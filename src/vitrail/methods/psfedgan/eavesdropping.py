@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitrail.methods.psfedgan import messages, twin
-from vitrail.methods.psfedgan.training import generator_state, load_generator
+from vitrail.methods.psfedgan.networks import generator_state, load_generator
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.utils.crypto import public
 from vitrail.utils.state import State
@@ -65,11 +65,11 @@ class Eavesdropping:
         """Return the true G before its first step, from the server's private key and the client's first message."""
         client_key = parts["key"].tobytes() if "key" in parts else b""
         secret = self.method.shared_secret(client, server["key"], client_key, public(server["key"]))
-        return twin.initial_state(self.method.generator(), secret, 0)
+        return self.method.initial_generator(secret, 0)
 
     def guessed_start(self, guess: bytes) -> State:
         """Return a G before its first step, from a guessed secret."""
-        return twin.initial_state(self.method.generator(), twin.Secret(guess, ""), 0)
+        return self.method.initial_generator(twin.Secret(guess, ""), 0)
 
     def scaled(self, start: State, tensor: str, r: float) -> State:
         """Return a start with one of its tensors multiplied by r."""

@@ -1,7 +1,7 @@
-"""Kinds of model files: how each is checked, built, described and exported. One module per kind.
+"""Kinds of model files: how each is checked, built, described and exported.
 
-A file names its kind. The name is looked up in MODEL_KINDS and nowhere else; no module is imported because a file
-names it.
+`seeded` has the kinds that a seed and a registered generator define, `weights` those of ordinary weights. A file names
+its kind. The name is looked up in MODEL_KINDS and nowhere else; no module is imported because a file names it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import nn
 from vitrail.models.limits import check_activation, check_tensors, shown
 from vitrail.utils.errors import Malformed, nearest
 from vitrail.utils.registry import Registry
+from vitrail.utils.state import State
 
 STORED = "stored with the weights"
 REMEDY = "import the module that registers it, or list that module in the environment variable VITRAIL_PLUGINS"
@@ -54,6 +55,8 @@ class ModelKind:
     """The part of the tree that codes one number per weight; empty: none."""
     onnx_refusal: ClassVar[str] = ""
     """Why the kind cannot be exported to ONNX, and what to do; empty: it can."""
+    statistics: ClassVar[str] = STORED
+    """Where BatchNorm's statistics come from, for `vitrail show`."""
 
     @classmethod
     def network(cls, tree: dict[str, Any]) -> nn.Module:
@@ -75,7 +78,7 @@ class ModelKind:
             Malformed: If the tree does not fit together or needs more memory than its file justifies.
         """
         net = cls.network(tree)
-        stored = check_tensors(net, tree["weights"])
+        stored = check_tensors(net.state_dict(), tree["weights"])
         if cls.makes_images:
             check_activation(net, tree["shape"][1], tree["classes"], stored)
         return stored
@@ -88,14 +91,27 @@ class ModelKind:
         return net.eval()
 
     @classmethod
+    def with_private_part(cls, tree: dict[str, Any], private: State) -> dict[str, Any]:  # noqa: ARG003
+        """Return a client's personal model: the tree that all clients have, with the client's private weights.
+
+        Args:
+            tree: The tree of the shared model, checked.
+            private: The personal entries of the client's private state, as a method's `personal` returns them.
+
+        Raises:
+            Malformed: If models of this kind have no private part, or the state has none that fits the tree.
+        """
+        raise Malformed("models of this kind have no private part")
+
+    @classmethod
     def largest_part(cls, net: nn.Module, stored: int) -> tuple[nn.Module, int]:
         """Return the network that computes one image, and the bytes stored for it, of a network of `stored` bytes."""
         return net, stored
 
     @classmethod
     def batch_norm(cls, tree: dict[str, Any]) -> str:  # noqa: ARG003
-        """Describe where BatchNorm's statistics come from."""
-        return STORED
+        """Describe where BatchNorm's statistics come from; by default `statistics`."""
+        return cls.statistics
 
     @classmethod
     def mask(cls, net: nn.Module) -> dict[str, Any]:  # noqa: ARG003
@@ -107,12 +123,13 @@ MODEL_KINDS: Registry[type[ModelKind]] = Registry(
     "model kind",
     "vitrail.model_kinds",
     {
-        "masked": ("vitrail.models.kinds.masked:MaskedKind", "a seed and one mask over its frozen random weights"),
-        "ensemble": ("vitrail.models.kinds.ensemble:EnsembleKind", "a seed and a probability per weight"),
-        "dcgan": ("vitrail.models.kinds.dcgan:DcganKind", "ordinary weights of a DCGAN"),
-        "mixture": ("vitrail.models.kinds.mixture:MixtureKind", "several DCGANs, one of which draws each image"),
-        "padpaf": ("vitrail.models.kinds.padpaf:PadpafKind", "shared content with one client's style, or with none"),
-        "classifier": ("vitrail.models.kinds.classifier:ClassifierKind", "ordinary weights of a classifier"),
+        "masked": ("vitrail.models.kinds.seeded:MaskedKind", "a seed and one mask over its frozen random weights"),
+        "ensemble": ("vitrail.models.kinds.seeded:EnsembleKind", "a seed and a probability per weight"),
+        "dense": ("vitrail.models.kinds.seeded:DenseKind", "trained weights of a registered generator, as float16"),
+        "dcgan": ("vitrail.models.kinds.weights:DcganKind", "ordinary weights of a DCGAN"),
+        "mixture": ("vitrail.models.kinds.weights:MixtureKind", "several DCGANs, one of which draws each image"),
+        "padpaf": ("vitrail.models.kinds.weights:PadpafKind", "shared content with one client's style, or with none"),
+        "classifier": ("vitrail.models.kinds.weights:ClassifierKind", "ordinary weights of a classifier"),
     },
 )
 

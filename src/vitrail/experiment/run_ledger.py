@@ -1,103 +1,23 @@
 """Write a run's ledger.json: the claim before the run starts, the clients of each round, and the result.
 
-An entry is stored before anything that it records is requested from a client. ledger_checks.py verifies it.
+An entry is stored before anything that it records is requested from a client. `vitrail.privacy.checked_ledger`
+verifies it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from vitrail.privacy.accounting import Spent
+from vitrail.experiment.plan import Plan
 from vitrail.privacy.claims import claim
-from vitrail.privacy.ledger import Entry, Ledger
-from vitrail.privacy.mechanism import Mechanism
+from vitrail.privacy.ledger import Entry, Ledger, requests_by_client
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.keys import Key
 
 
-class ReplyPart(Protocol):
-    """What the ledger records of one part of a reply."""
-
-    @property
-    def how(self) -> str: ...
-
-
-class LedgerMethod(Protocol):
-    """What the ledger reads of a method."""
-
-    @property
-    def mechanism(self) -> Mechanism | None: ...
-    @property
-    def delta(self) -> float: ...
-    @property
-    def max_replies(self) -> int: ...
-    def reply_spec(self) -> Mapping[str, ReplyPart]: ...
-
-
-class LedgerSettings(Protocol):
-    """What the ledger reads of a run's settings."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def clients_per_round(self) -> int | None: ...
-    @property
-    def secagg_threshold(self) -> int: ...
-    @property
-    def budget(self) -> float | None: ...
-    @property
-    def eval_every(self) -> int | None: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def noise_source(self) -> str: ...
-
-
-class LedgerData(Protocol):
-    """What the ledger reads of a run's data: how many held-out images there are."""
-
-    @property
-    def test(self) -> Sized: ...
-
-
-class EarlierReleases(Protocol):
-    """What the ledger reads of the run that another starts from (warm_start.py)."""
-
-    @property
-    def spent(self) -> Spent: ...
-    @property
-    def seeds(self) -> Sequence[int]: ...
-
-
-class LedgerPlan(Protocol):
-    """What the ledger reads of a run that is ready to start (`vitrail.experiment.plan.Plan`)."""
-
-    @property
-    def settings(self) -> LedgerSettings: ...
-    @property
-    def method(self) -> LedgerMethod: ...
-    @property
-    def clients(self) -> list[str]: ...
-    @property
-    def data(self) -> LedgerData: ...
-    @property
-    def id(self) -> bytes: ...
-    @property
-    def flaw(self) -> str: ...
-    @property
-    def earlier_run(self) -> EarlierReleases | None: ...
-    @property
-    def deployed(self) -> bool: ...
-    @property
-    def ledger_notes(self) -> Mapping[str, str]: ...
-
-
-def opening_claim(plan: LedgerPlan) -> dict[str, Any]:
+def opening_claim(plan: Plan) -> dict[str, Any]:
     """Return the claim of a run before it starts, as if every requested client replied.
 
     Args:
@@ -123,7 +43,7 @@ def opening_claim(plan: LedgerPlan) -> dict[str, Any]:
     }
 
 
-def _claim(plan: LedgerPlan, answers: int, leaves: str = "") -> dict[str, Any]:
+def _claim(plan: Plan, answers: int, leaves: str = "") -> dict[str, Any]:
     method, start = plan.method, plan.earlier_run
     seeds = [*(start.seeds if start else ()), *([plan.settings.seed] if plan.settings.noise_source == "seed" else [])]
     return claim(
@@ -136,6 +56,7 @@ def _claim(plan: LedgerPlan, answers: int, leaves: str = "") -> dict[str, Any]:
         before=start.spent if start else (),
         deployed=plan.deployed,
         seeds=seeds,
+        copies=plan.has_copies,
     )
 
 
@@ -185,19 +106,22 @@ class RunLedger:
         VitrailError: The ledger does not have the entry `head`.
     """
 
-    def __init__(self, path: Path, plan: LedgerPlan, key: Callable[[], Key], head: str = "") -> None:
+    def __init__(self, path: Path, plan: Plan, key: Callable[[], Key], head: str = "") -> None:
         self.plan, self.ledger = plan, Ledger(path, key=key)
         self.requested = requests_by_client(self.ledger.entries, plan.clients)
         if not self.ledger.entries and not head:
             self.ledger.write(kind="opening", run=plan.id.hex(), **opening_claim(plan))
-        self.check_has(head)
+        if head and all(entry["hash"] != head for entry in self.ledger.entries):
+            raise VitrailError(
+                f"{path} does not have the entries that it had at the last checkpoint: it was removed, cut or "
+                "replaced, so what the run released is no longer known. Restore it, then continue"
+            )
 
     def opens(self, round_: int, who: Sequence[str]) -> None:
         """Record the clients of a round before anything is requested from them."""
-        if not who:
+        recorded = any(e["kind"] == "round" and e["round"] == round_ for e in self.ledger.entries)
+        if not who or recorded:  # before an interruption: clients repeat the answers they gave then
             return
-        if any(e["kind"] == "round" and e["round"] == round_ for e in self.ledger.entries):
-            return  # recorded before an interruption: clients repeat the answers they gave then
         requested = "all" if list(who) == self.plan.clients else list(who)
         self.ledger.write(kind="round", round=round_, asked=requested)
         self.requested.update(who)
@@ -216,18 +140,6 @@ class RunLedger:
     def says(self) -> str:
         """The claim for all requests so far, as if all clients had replied."""
         return str(_claim(self.plan, self.most)["says"])
-
-    def check_has(self, head: str) -> None:
-        """Check that the ledger still has the entry that was its last when the checkpoint was saved.
-
-        Raises:
-            VitrailError: The ledger was removed, shortened or replaced since.
-        """
-        if head and all(entry["hash"] != head for entry in self.ledger.entries):
-            raise VitrailError(
-                f"{self.ledger.path} does not have the entries that it had at the last checkpoint: it was removed, cut "
-                "or replaced, so what the run released is no longer known. Restore it, then continue"
-            )
 
     def record_result(self, models: Mapping[str, str], state: str, measured: bool) -> None:
         """Record the result. The model files that are stored afterwards name this entry.
@@ -268,24 +180,3 @@ class RunLedger:
         """The hash of the closing entry, or else of the last; nodes' statements follow after the model is stored."""
         closing = self._closing
         return self.ledger.head if closing is None else str(closing["hash"])
-
-
-def requests_by_client(entries: Iterable[Entry], everyone: Sequence[str]) -> Counter[str]:
-    """Return the number of requests to each client that a ledger records.
-
-    Args:
-        entries: The ledger's entries.
-        everyone: All clients of the run, for rounds that record "all".
-    """
-    requests: Counter[str] = Counter()
-    for entry in entries:
-        if entry["kind"] == "round":
-            requests.update(everyone if entry["asked"] == "all" else entry["asked"])
-    return requests
-
-
-def most_asked(entries: Iterable[Entry]) -> int:
-    """Return the largest number of requests to one client, from the ledger alone."""
-    rounds = [entry["asked"] for entry in entries if entry["kind"] == "round"]
-    named = Counter(client for requested in rounds if requested != "all" for client in requested)
-    return rounds.count("all") + max(named.values(), default=0)

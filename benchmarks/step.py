@@ -1,6 +1,6 @@
 """Time of one local iteration of a PRISM client: Vitrail's, and the plain one of examples/plain_prism.py.
 
-    VITRAIL_ASSETS=FOLDER python benchmarks/step.py [--generator small --features vitrail-fashion] [--threads 2]
+    VITRAIL_ASSETS=FOLDER python benchmarks/step.py [--generator small --features vitrail-fashion] [--precision float32]
 
 Both sample a mask, generate a batch, compare moments of all layers of ψ, and take an Adam step on the scores. They
 alternate in one process, and medians are compared, which cancels load by other processes. tests/examples/ checks that
@@ -15,8 +15,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from statistics import median
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -27,6 +29,7 @@ from vitrail.nets.feature_network import Features
 from vitrail.nets.features import load_features
 from vitrail.nets.generators import build_generator
 from vitrail.nets.masked import Masked, sample_mask
+from vitrail.nets.precision import Precision, fastest_precision
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import plain_prism  # type: ignore[import-not-found]
@@ -70,13 +73,13 @@ def plain(generator: str, psi: Features, real: Tensor, draw: torch.Generator) ->
     return clock, step
 
 
-def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> tuple[Clock, Callable[[], None]]:
+def ours(
+    generator: str, psi: Features, real: Tensor, draw: torch.Generator, precision: Precision
+) -> tuple[Clock, Callable[[], None]]:
     """Return a step as in methods/prism/algorithm.py; real moments are computed before."""
-    net, clock, y = (
-        Masked(build_generator(generator, (1, SIZE, SIZE), 0), seed=0),
-        Clock(),
-        torch.zeros(len(real)).long(),
-    )
+    net = Masked(build_generator(generator, (1, SIZE, SIZE), 0), 0, precision)
+    clock, y, psi = Clock(), torch.zeros(len(real)).long(), copy(psi)
+    psi.precision = precision
     with torch.no_grad():
         moments = class_moments(psi(real), y, 1)
     s = torch.randn(net.size, generator=draw).requires_grad_()
@@ -84,6 +87,7 @@ def ours(generator: str, psi: Features, real: Tensor, draw: torch.Generator) -> 
 
     def step() -> None:
         torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         with clock("mask"):
             mask = sample_mask(torch.sigmoid(s), draw)
         with clock("generator"):
@@ -104,19 +108,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time of a PRISM client's step.")
     parser.add_argument("--generator", choices=["small", "resnet"], default="resnet")
     parser.add_argument("--features", default="vgg19")
+    parser.add_argument("--precision", choices=get_args(Precision), default="auto")
     for name, value in {"batch": 64, "steps": 7, "threads": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     draw, psi = torch.Generator().manual_seed(0), load_features(a.features)
     real = torch.rand(a.batch, 1, SIZE, SIZE, generator=draw) * 2 - 1
-    both = [make(a.generator, psi, real, draw) for make in (plain, ours)]
+    precision = fastest_precision() if a.precision == "auto" else a.precision
+    both = [plain(a.generator, psi, real, draw), ours(a.generator, psi, real, draw, precision)]
     for _ in range(a.steps + 1):
         for _, step in both:
             step()
     warm = [{part: seconds[1:] for part, seconds in clock.parts.items()} for clock, _ in both]
     print(f"{a.generator}, {a.features} (all {len(psi.layers)} layers), {SIZE}x{SIZE}, batch {a.batch}, "
-          f"{a.threads} thread(s), median of {a.steps} steps")  # fmt: skip
+          f"{precision}, {a.threads} thread(s), median of {a.steps} steps")  # fmt: skip
     print(f"{'':12} {'plain':>9} {'ours':>9}")
     for part in PARTS:
         print(f"{part:12}", *(f"{median(t[part]):8.4f}s" if part in t else f"{'':>9}" for t in warm))

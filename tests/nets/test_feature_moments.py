@@ -18,14 +18,14 @@ def plain(layers: list[Tensor], y: Tensor, classes: int) -> tuple[Tensor, Tensor
     return torch.stack(first), torch.stack(second)
 
 
-@pytest.mark.parametrize("pixels_first", [False, True])
+@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("classes", [1, 4])
-def test_moments_and_gradients_do_not_depend_on_the_layout(classes: int, pixels_first: bool) -> None:
+def test_moments_and_gradients_do_not_depend_on_the_layout(classes: int, channels_last: bool) -> None:
     draw = torch.Generator().manual_seed(0)
     shapes = [(6, 3, 4, 4), (6, 5, 2, 2), (6, 7, 1, 1)]
     layers = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
-    if pixels_first:  # in memory (h, w, n, c), as ψ returns them with gradients
-        layers = [f.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1) for f in layers]
+    if channels_last:  # in memory, as ψ returns them
+        layers = [f.contiguous(memory_format=torch.channels_last) for f in layers]
     layers = [f.requires_grad_() for f in layers]
     y = torch.tensor([0, 2, 2, 0, 0, 3]) % classes
     moments = class_moments(layers, y, classes)

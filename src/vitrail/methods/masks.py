@@ -17,7 +17,9 @@ from torch import Tensor
 from vitrail.methods.base import Model
 from vitrail.models.kinds.seeded import fewest_coded_bytes
 from vitrail.nets import generators
+from vitrail.nets.features import choose_features
 from vitrail.nets.masked import Masked, encode_mask
+from vitrail.nets.precision import fastest_precision
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire import scores
@@ -39,7 +41,7 @@ def layer_sizes(m: Prism | Moments) -> tuple[int, ...]:
 def build_network(m: Prism | Moments, seed: int) -> Masked:
     """Return the frozen network W; every party builds the same one from the seed."""
     net = generators.build_generator(m.generator, m.task.shape, m.task.classes, m.width)
-    return Masked(net, seed).to(m.task.device)
+    return Masked(net, seed, m.precision).to(m.task.device)
 
 
 def learning_rate(m: Prism | Moments, lr: float, t: int) -> float:
@@ -55,6 +57,12 @@ def score_optimizer(m: Prism | Moments, s: Tensor, lr: float, t: int, state: Sta
     if state:
         optimizer.state[s] = {k: v.clone() for k, v in state.items()}
     return optimizer
+
+
+def auto_settings(m: Prism | Moments, data: str) -> dict[str, Any]:
+    """Return values for settings of "auto": a network ψ that has not seen the data, and the fastest arithmetic."""
+    found = {"features": choose_features(data), "precision": fastest_precision()}
+    return {name: value for name, value in found.items() if getattr(m, name) == "auto"}
 
 
 def sample_inputs(m: Prism | Moments, i: int, z: int, classes: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -29,9 +29,10 @@ from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessag
 from vitrail.methods.prism.loss import AveragedMoments, feature_summary, feature_sums, match_released_sums
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.feature_moments import FeatureMoments
-from vitrail.nets.features import choose_features, layer_plan, parse_layers
+from vitrail.nets.features import layer_plan, parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
+from vitrail.nets.precision import Precision
 from vitrail.privacy.feature_sum_messages import SumBounds, pack, unpack
 from vitrail.privacy.feature_sums import Summary, noise_share, noised, pooled_size, sensitivity, sensitivity_reason
 from vitrail.privacy.mechanism import Mechanism, Noise
@@ -84,6 +85,10 @@ class Moments(PrivateMethod):
     ] = "normal"
     score_std: Annotated[float, Field(gt=0, le=1e3, description="standard deviation of normal initial scores")] = 3.0
     local_steps: Annotated[int, Field(ge=1, description="training iterations of the server per round")] = 20
+    precision: Annotated[
+        Precision,
+        Field(description="arithmetic of the networks; auto: bfloat16 if the processor has instructions for it"),
+    ] = "auto"
     batch_size: Annotated[int, Field(ge=2, description="generated images per iteration")] = 50
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate for the scores")] = 0.3
     dense_lr: Annotated[
@@ -108,7 +113,12 @@ class Moments(PrivateMethod):
     mechanisms: ClassVar = ("moments",)
     default_epsilon: ClassVar = 9.8
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 41}
-    added_later: ClassVar[Mapping[str, Any]] = {"network": "masked", "dense_lr": 0.03, "ema_decay": 0.998}
+    added_later: ClassVar[Mapping[str, Any]] = {
+        "network": "masked",
+        "dense_lr": 0.03,
+        "ema_decay": 0.998,
+        "precision": "float32",
+    }
 
     # -- Round 1: every client releases its sums; it replies in no later round --------------------------------------
 
@@ -290,4 +300,4 @@ class Moments(PrivateMethod):
         return self.features
 
     def auto_settings(self, data: str) -> Mapping[str, Any]:
-        return {"features": choose_features(data)} if self.features == "auto" else {}
+        return masks.auto_settings(self, data)

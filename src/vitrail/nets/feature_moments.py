@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -75,43 +73,14 @@ def class_moments(layers: list[Tensor], y: Tensor, classes: int) -> FeatureMomen
     member = F.one_hot(y, classes).to(layers[0].dtype)
     count = member.sum(0)
     weight = (member / count.clamp(min=1)).T  # (classes, n): row c averages the images of class c
-    first, second = _Averages.apply(weight, y, *layers)  # type: ignore[no-untyped-call]
-    return FeatureMoments(first, second, count / len(y))
-
-
-class _Averages(torch.autograd.Function):
-    """weight · ψ and weight · ψ², each (classes, d); for an image of class c, df is row c of g₁ + 2 f g₂, weighted."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, y: Tensor, *layers: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(weight, y, *layers)
-
-        def averages(of: Callable[[Tensor], Tensor]) -> Tensor:
-            return torch.cat([(weight @ of(_pixels(f))).permute(2, 3, 0, 1).flatten(1) for f in layers], 1)
-
-        return averages(lambda f: f), averages(torch.square)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        weight, y, *layers = ctx.saved_tensors
-        each, sizes = weight.amax(1, keepdim=True), [f[0].numel() for f in layers]
-        first, second = (torch.split(g * scale, sizes, 1) for g, scale in zip(grads, (each, 2 * each), strict=True))
-        out = []
-        for f, *pair in zip(layers, first, second, strict=True):
-            v = _pixels(f)
-            h, w, _, c = v.shape
-            g1, g2 = (g.view(-1, c, h, w).permute(2, 3, 0, 1).contiguous() for g in pair)
-            if len(weight) > 1:
-                g1, g2 = g1.index_select(2, y), g2.index_select(2, y)
-            df = torch.addcmul(g1, v, g2).permute(2, 3, 0, 1)
-            out.append(df.view_as(f) if h * w == 1 else df)
-        return None, None, *out
-
-
-def _pixels(f: Tensor) -> Tensor:
-    """Return a layer as (h, w, n, c) if that is its order in memory, otherwise as one pixel of many channels."""
-    first = f.movedim((0, 1), (-2, -1)) if f.ndim == 4 else f[None, None]
-    return first if first.is_contiguous() else f.flatten(1)[None, None]
+    first: list[Tensor] = []
+    second: list[Tensor] = []
+    for f in layers:
+        last = f.movedim(1, -1)  # channels last, the order in memory of a convolution's outputs
+        v = last.flatten(1)
+        for averages, of in ((first, v), (second, v.square())):
+            averages.append((weight @ of).view(classes, *last.shape[1:]).movedim(-1, 1).flatten(1))
+    return FeatureMoments(torch.cat(first, 1), torch.cat(second, 1), count / len(y))
 
 
 def exponential_average(old: FeatureMoments, new: FeatureMoments, weight: float) -> FeatureMoments:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vitrail.nets.pixels import differentiates, resize, widen
-from vitrail.nets.winograd import Tile, convolve, tile_for, transform
+from vitrail.nets.precision import Precision, autocast
 from vitrail.utils.errors import VitrailError
 
 
@@ -73,6 +72,8 @@ class Features(nn.Module):
     std: Tensor
     layers: tuple[int, ...]
     """Indices of the ReLU outputs that are returned, ascending from 0; layers beyond the last are not computed."""
+    precision: Precision = "float32"
+    """Arithmetic of the convolutions; outputs have the type of the images."""
 
     def __init__(self, plan: LayerPlan) -> None:
         super().__init__()
@@ -80,7 +81,6 @@ class Features(nn.Module):
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise((3, *plan.widths)))
         self.register_buffer("mean", torch.tensor(plan.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(plan.std).view(3, 1, 1), persistent=False)
-        self._transformed: dict[tuple[int, Tile], tuple[tuple[int, int], Tensor]] = {}
         self.eval().requires_grad_(False)
 
     def train(self, mode: bool = True) -> Features:  # noqa: ARG002
@@ -91,45 +91,14 @@ class Features(nn.Module):
         """Return the chosen layers' outputs, each (n, channels, height, width), first layer first."""
         if x.ndim != 4 or x.shape[1] not in (1, 3):
             raise VitrailError(f"features of an array {tuple(x.shape)}: expected images (n, 1 or 3, height, width)")
-        y = (x.expand(-1, 3, -1, -1) - self.mean) / self.std
-        if differentiates(x):
-            return self.pixels_first(y)
+        y = ((x.expand(-1, 3, -1, -1) - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
         outputs = []
-        for layer, conv in enumerate(self.convs[: self.layers[-1] + 1]):
-            y = functional.relu(conv(halve(y, self.plan.pool) if layer in self.plan.opens else y))
-            if layer in self.layers:
-                outputs.append(y)
-        return outputs
-
-    def pixels_first(self, x: Tensor) -> list[Tensor]:
-        """Compute the same, faster with gradients; in memory the outputs are (h, w, n, c)."""
-        y = widen(x, self.weight(0), self.bias(0))
-        outputs = [y]
-        for layer in range(1, self.layers[-1] + 1):
-            if layer in self.plan.opens:
-                y = resize(y, lambda t: halve(t, self.plan.pool))
-            tile = tile_for(*y.shape[:2])
-            y = convolve(y, self.transformed(layer, tile), tile, self.bias(layer))
-            outputs.append(y)
-        return [outputs[layer].permute(2, 3, 0, 1) for layer in self.layers]
-
-    def transformed(self, layer: int, tile: Tile) -> Tensor:
-        """Return a layer's weight for `convolve`, computed again only when the weight has changed."""
-        weight = self.weight(layer)
-        now = (weight.data_ptr(), weight._version)
-        made_of, U = self._transformed.get((layer, tile), (None, weight))
-        if made_of != now:
-            U = transform(weight, tile)
-            self._transformed[layer, tile] = now, U
-        return U
-
-    def weight(self, layer: int) -> Tensor:
-        """Return a layer's weight."""
-        return self.get_parameter(f"convs.{layer}.weight")
-
-    def bias(self, layer: int) -> Tensor:
-        """Return a layer's bias."""
-        return self.get_parameter(f"convs.{layer}.bias")
+        with autocast(x, self.precision):
+            for layer, conv in enumerate(self.convs[: self.layers[-1] + 1]):
+                y = functional.relu(conv(halve(y, self.plan.pool) if layer in self.plan.opens else y))
+                if layer in self.layers:
+                    outputs.append(y)
+        return [y.to(x.dtype) for y in outputs]
 
     def flat(self, x: Tensor) -> Tensor:
         """Return the features of each image as one row, all positions included: (n, dim)."""

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.nets.pixels import differentiates, mix_channels, narrow, normalise, resize
-from vitrail.nets.winograd import DOUBLE, FOUR, convolve, transform
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.registry import Registry
 
@@ -139,12 +137,6 @@ class Block(nn.Module):
         out: Tensor = upsample_nearest(self.bypass(x)).add_(h)
         return out
 
-    def pixels_first(self, x: Tensor) -> Tensor:
-        """Compute the same on (h, w, n, c)."""
-        h = convolve(normalise(self.bn1, x), transform(self.conv1.weight, DOUBLE), DOUBLE)
-        h = convolve(normalise(self.bn2, h), transform(self.conv2.weight, FOUR), FOUR)
-        return h.add_(resize(mix_channels(x, self.bypass.weight), upsample_nearest))
-
 
 def upsample_nearest(x: Tensor) -> Tensor:
     """Upsample by nearest neighbour x2."""
@@ -164,17 +156,9 @@ class ResNet(nn.Module):
 
     def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
         z = with_label(z, y, self.classes)
-        if differentiates(self.first.weight):
-            return self.pixels_first(z)
-        h = self.blocks(self.first(z[:, :, None, None]))
+        h = (z @ self.first.weight.flatten(1)).view(-1, self.first.out_channels, 4, 4)  # self.first of one pixel
+        h = self.blocks(h.contiguous(memory_format=torch.channels_last))
         return torch.tanh(self.last(F.relu(self.bn(h))))
-
-    def pixels_first(self, z: Tensor) -> Tensor:
-        """Compute the same, faster with gradients."""
-        h = (z @ self.first.weight.flatten(1)).view(len(z), -1, 4, 4).permute(2, 3, 0, 1).contiguous()
-        for block in self.blocks:
-            h = block.pixels_first(h)  # type: ignore[operator]
-        return torch.tanh(narrow(normalise(self.bn, h), self.last.weight))
 
     def feature_maps(self, side: int) -> list[tuple[int, int]]:
         """Return (channels, height) of the largest feature maps: each block doubles before its first convolution."""

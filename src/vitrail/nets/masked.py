@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitrail.nets.precision import Precision, autocast
 from vitrail.utils.rng import Rng
 from vitrail.wire.codecs import Array
 from vitrail.wire.range_coder import decode, encode
@@ -34,6 +35,7 @@ class Masked(nn.Module):
     Args:
         net: Any network; its layers should have no bias.
         seed: Seed of the signs.
+        precision: Arithmetic of the network; its outputs have the type of the mask.
 
     Examples:
         >>> net = Masked(nn.Conv2d(1, 2, 3, bias=False), seed=1)
@@ -43,8 +45,9 @@ class Masked(nn.Module):
 
     W: Tensor
 
-    def __init__(self, net: nn.Module, seed: int) -> None:
+    def __init__(self, net: nn.Module, seed: int, precision: Precision = "float32") -> None:
         super().__init__()
+        self.precision = precision
         self.net = net.requires_grad_(False)
         self.z: int = getattr(net, "z", 0)  # a generator's noise dimensions
         self.shapes = {name: p.shape for name, p in net.named_parameters()}
@@ -58,8 +61,9 @@ class Masked(nn.Module):
     def forward(self, mask: Tensor, *inputs: Tensor | None) -> Tensor:
         pieces = (self.W * mask).split(self.sizes)
         weights = {n: w.view(s) for (n, s), w in zip(self.shapes.items(), pieces, strict=True)}
-        out: Tensor = torch.func.functional_call(self.net, weights, inputs)
-        return out
+        with autocast(mask, self.precision):
+            out: Tensor = torch.func.functional_call(self.net, weights, inputs)
+        return out.to(mask.dtype)
 
     def fix(self, mask: Tensor) -> nn.Module:
         """Set the weights to W⊙M and return the network as an ordinary module."""

@@ -57,6 +57,7 @@ _OF_METHOD: dict[str, dict[str, str]] = {
     "dpfedgan": {"clip": "max_update_norm"},
 }
 _OLD_LATENT = ("padpaf", "padpafvae", "ditto")  # `latent` there, `z` in the other methods
+_ADDED = {method: {"precision": "float32"} for method in ("prism", "moments")}  # another value is the default now
 _ROW = {"asked": "requested", "answered": "replied", "left_out": "excluded", "far_from_others": "outliers"}
 
 
@@ -69,12 +70,13 @@ def current_settings(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
     Examples:
         >>> current_settings("# A run of vitrail 0.1.0; ...", {"method": "prism", "batch": 50, "clip": 0.1})
-        {'method': 'prism', 'batch_size': 50, 'theta_clip': 0.1}
+        {'precision': 'float32', 'method': 'prism', 'batch_size': 50, 'theta_clip': 0.1}
     """
     if not text.startswith(_HEADER):
         return dict(values)
-    names = _COMMON | _OF_METHOD.get(str(values.get("method")), {})
-    return {names.get(key, key): value for key, value in values.items()}
+    method = str(values.get("method"))
+    names = _COMMON | _OF_METHOD.get(method, {})
+    return _ADDED.get(method, {}) | {names.get(key, key): value for key, value in values.items()}
 
 
 def original_settings(values: Mapping[str, Any]) -> dict[str, Any]:

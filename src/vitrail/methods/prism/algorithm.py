@@ -38,9 +38,10 @@ from vitrail.methods.prism.mechanisms import (
     paper_multiplier,
 )
 from vitrail.methods.private import PrivateMethod
-from vitrail.nets.features import choose_features, parse_layers
+from vitrail.nets.features import parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
+from vitrail.nets.precision import Precision
 from vitrail.privacy.feature_sums import Summary
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.errors import VitrailError
@@ -72,6 +73,10 @@ class Prism(PrivateMethod):
 
     # Local training.
     local_steps: Annotated[int, Field(ge=1, description="training iterations per client and round (paper: 100)")] = 20
+    precision: Annotated[
+        Precision,
+        Field(description="arithmetic of the networks; auto: bfloat16 if the processor has instructions for it"),
+    ] = "auto"
     batch_size: Annotated[int, Field(ge=2, description="generated images per iteration (paper: 64)")] = 50
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate for the scores (paper: 0.1)")] = 0.3
     schedule: Annotated[
@@ -159,6 +164,7 @@ class Prism(PrivateMethod):
 
     mechanisms: ClassVar = ("moments", "mask-update", "paper")
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 12}
+    added_later: ClassVar[Mapping[str, Any]] = {"precision": "float32"}
 
     # -- Algorithm 1: the server initializes W and s, and broadcasts the scores -------------------------------------
 
@@ -316,7 +322,7 @@ class Prism(PrivateMethod):
         return "" if self.loss == "gan" else self.features
 
     def auto_settings(self, data: str) -> Mapping[str, Any]:
-        return {"features": choose_features(data)} if self.features == "auto" else {}
+        return masks.auto_settings(self, data)
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         parse_layers(self.features, self.layers)

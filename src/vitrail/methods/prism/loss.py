@@ -21,6 +21,7 @@ from vitrail.nets.dcgan import DcganDiscriminator, initialise
 from vitrail.nets.feature_moments import FeatureMoments, class_moments, exponential_average, moment_loss
 from vitrail.nets.feature_network import Features
 from vitrail.nets.features import load_features, parse_layers
+from vitrail.nets.precision import Precision
 from vitrail.nets.pretrained import weights_digest
 from vitrail.privacy.feature_sums import Summary, class_sums, estimate, noised, raw_loss
 from vitrail.privacy.noise import Source
@@ -40,7 +41,7 @@ def build_loss(p: Prism, data: Images, rng: Rng, state: State) -> AveragedMoment
     weight = p.smoothing if p.moment_averaging == "exponential" else 1.0
     if p.privacy == "moments":
         return released_loss(p, data, p.source(rng.child("moments")), weight, state)
-    psi, psi_digest = load_public_features(p.features, p.layers, device)
+    psi, psi_digest = load_public_features(p.features, p.layers, device, p.precision)
     real = real_moments(psi, psi_digest, data, classes, device, p.batch_size)
     if p.moment_averaging == "adam":
         return AdamMovingAverage(psi, real, p.ama_lr, state)
@@ -163,15 +164,17 @@ class GanLoss:
 
 
 @cache
-def load_public_features(name: str, layers: str, device: str) -> tuple[Features, str]:
+def load_public_features(name: str, layers: str, device: str, precision: Precision = "float32") -> tuple[Features, str]:
     """Return the public, frozen network ψ and a digest of its weights; loaded once per process.
 
     Args:
         name: Name of the feature network.
         layers: "all", or layer indices such as "1,3,7".
         device: Where it runs.
+        precision: Arithmetic of its convolutions.
     """
     psi = load_features(name, device=device)
+    psi.precision = precision
     psi.layers = parse_layers(name, layers)
     return psi, weights_digest(psi)
 
@@ -185,7 +188,7 @@ def real_moments(psi: Features, psi_digest: str, data: Images, classes: int, dev
 
     if len(data) <= few:  # faster to compute than to read
         return FeatureMoments.from_tree(compute(), device)
-    key = f"{psi_digest} {psi.layers} {kinds} {data.digest()}"
+    key = f"2 {psi_digest} {psi.precision} {psi.layers} {kinds} {data.digest()}"
     return FeatureMoments.from_tree(cached("moments", key, compute), device)
 
 
@@ -202,9 +205,9 @@ def class_labels(data: Images, classes: int) -> NDArray[np.int64]:
 # -- Moments released with noise ------------------------------------------------------------------------------------
 
 
-def feature_summary(m: Prism | Moments) -> Summary:
-    """Return the description of what is summed of each image."""
-    psi, _ = load_public_features(m.features, m.layers, m.task.device)
+def feature_summary(m: Prism | Moments, precision: Precision = "float32") -> Summary:
+    """Return the description of what is summed of each image; private images are always summed in float32."""
+    psi, _ = load_public_features(m.features, m.layers, m.task.device, precision)
     return Summary(psi, m.pool_size, m.task.shape)
 
 
@@ -233,6 +236,6 @@ def match_released_sums(
     m: Prism | Moments, sums: NDArray[Any], sigma: float, weight: float, stored: State
 ) -> AveragedMoments:
     """Return the loss against released sums with noise of this σ."""
-    summary, kinds = feature_summary(m), max(m.task.classes, 1)
+    summary, kinds = feature_summary(m, m.precision), max(m.task.classes, 1)
     real = estimate(summary, sums.astype(np.float64), sigma, m.task.device)
     return AveragedMoments(lambda x, y: summary.moments(x, y, kinds), raw_loss, real, weight, stored)

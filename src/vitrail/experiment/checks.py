@@ -8,6 +8,7 @@ from vitrail.engines.secagg.server import check_secagg
 from vitrail.engines.sums import check_robust
 from vitrail.experiment.callbacks import CALLBACKS, callback_names, check_tensorboard
 from vitrail.experiment.plugins import check_processes
+from vitrail.experiment.settings import sets_rounds
 from vitrail.methods.registry import METHODS
 from vitrail.models.model_file import open_classifier, open_model
 from vitrail.utils.errors import Malformed, VitrailError
@@ -34,6 +35,8 @@ def check_plan(plan: Plan) -> None:
         CALLBACKS[name]
     if s.tensorboard or "tensorboard" in names:
         check_tensorboard()
+    if plan.deployed and sets_rounds(s):
+        raise VitrailError(f"minutes={s.minutes:g}: the time of other machines is not known here; set rounds=")
     if s.engine == "flower":
         from vitrail.engines.flower import check_installed
 

@@ -15,7 +15,7 @@ from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.evaluate import by_client, evaluate_clients, evaluate_stored
 from vitrail.experiment.plan import feature_network
 from vitrail.experiment.run_dir import RunDir
-from vitrail.experiment.settings import FREE, Settings, to_dict
+from vitrail.experiment.settings import FREE, Settings, sets_rounds, to_dict
 from vitrail.experiment.train import resume, start_run
 from vitrail.methods import METHODS
 from vitrail.methods.base import UNSET_TASK
@@ -203,7 +203,8 @@ def changed_settings(wanted: Settings, seed: int, folder: RunDir) -> list[str]:
     """Settings in which a stored run differs; those that do not change the result are ignored."""
     has = to_dict(config.resolve(str(folder.settings), {}))
     want = {**to_dict(wanted), "seed": seed}
-    return [k for k, v in want.items() if k not in (*FREE, "out") and v != "auto" and has.get(k) != v]
+    ignored = {*FREE, "rounds"} - {"minutes"} if sets_rounds(wanted) else {*FREE}
+    return [k for k, v in want.items() if k not in ignored and v != "auto" and has.get(k) != v]
 
 
 def compare(
@@ -221,7 +222,8 @@ def compare(
             folder = place(entry, seed, out)
             settings = entry.settings.model_copy(update={"seed": seed, "out": str(folder.path)})
             there = folder.settings.exists()
-            done = there and folder.model.exists() and len(folder.rows()) == settings.rounds
+            rounds = config.resolve(str(folder.settings), {}).rounds if there else settings.rounds
+            done = there and folder.model.exists() and len(folder.rows()) == rounds
             if not entry.wanted and not (done and not changed_settings(entry.settings, seed, folder)):
                 continue
             try:

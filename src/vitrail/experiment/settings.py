@@ -40,6 +40,9 @@ class Settings(BaseModel):
     partition: str = _setting("iid", "which client has which images: see `vitrail list`")
     server_fraction: float = _setting(0.0, "share of the images that the server has", ge=0, lt=1)
     rounds: int = _setting(20, "rounds of training; in some the server may train alone", ge=1, le=1_000_000)
+    minutes: float | None = _setting(
+        None, "training time to aim for, in minutes: sets rounds, unless given, by timing a few rounds first", gt=0
+    )
     clients_per_round: int | None = _setting(None, "clients selected per round; default: all", ge=1)
     client_dropout: float = _setting(0.0, "simulated probability that a client does not reply", ge=0, lt=1)
     quorum: int = _setting(1, "replies that a round needs; with fewer it is discarded", ge=1)
@@ -75,7 +78,7 @@ class Settings(BaseModel):
 
 
 # Settings that do not change the result, or count by their content: they are not part of a run's identity.
-FREE = ("out", "workers", "engine", "timeout", "grids", "eval_every", "tensorboard", "callbacks", "init_from")
+FREE = ("out", "minutes", "workers", "engine", "timeout", "grids", "eval_every", "tensorboard", "callbacks", "init_from")
 # Settings of every run added after version 0.1.0: at these values a run has the identity it had there. A method lists
 # its own in `added_later`.
 ADDED_LATER: dict[str, Any] = {"aggregation": "mean", "trim": 0.1}
@@ -247,6 +250,11 @@ def identity(settings: Settings, *content: str) -> bytes:
     if METHODS.is_builtin(settings.method):
         decides = original_settings(decides)
     return digest("run", tomli_w.dumps(dict(sorted(decides.items()))), *content)
+
+
+def sets_rounds(settings: Settings) -> bool:
+    """Return whether `minutes` decides the number of rounds, which is not known yet."""
+    return settings.minutes is not None and "rounds" not in settings.model_fields_set
 
 
 def build_method(settings: Settings, task: Task) -> Method:

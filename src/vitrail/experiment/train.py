@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from vitrail import __version__
@@ -17,7 +19,7 @@ from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.plugins import describe_method, local_entries, name_classes
 from vitrail.experiment.run_dir import Run, RunDir, new_run_dir
 from vitrail.experiment.runner import Engine, run_rounds
-from vitrail.experiment.settings import Settings
+from vitrail.experiment.settings import Settings, sets_rounds
 from vitrail.experiment.validation import GIVEN
 from vitrail.methods.base import BaseMethod
 from vitrail.utils.errors import VitrailError
@@ -70,10 +72,30 @@ def start_run(settings: Settings, data: Any = None, callback: Callback | None = 
     """Run resolved settings in a new folder."""
     out = Path(settings.out) if settings.out else new_run_dir(settings.method, settings.data)
     RunDir(out).check_free()
+    if sets_rounds(settings):
+        settings = settings.model_copy(update={"rounds": rounds_in_time(settings, data)})
     plan = prepare(settings.model_copy(update={"out": str(out)}), data)
     with plan.folder.locked():
         plan.folder.begin(config.to_toml(plan.settings, __version__))
         return run_rounds(plan, engine_for, callback or Callback())
+
+
+TRIAL_ROUNDS = 4  # of which the first is not counted: libraries are imported in it, and caches filled
+
+
+def rounds_in_time(settings: Settings, data: Any = None) -> int:
+    """Return how many rounds take about `minutes`, from the time of a few rounds of a trial run that is deleted.
+
+    Only the number of rounds depends on the clock; it is stored with the run's settings, so that a repeated or resumed
+    run has the same schedule and the same bits.
+    """
+    assert settings.minutes is not None  # noqa: S101
+    trial = {"minutes": None, "rounds": TRIAL_ROUNDS, "grids": 0, "eval_every": 0, "budget": None}
+    with tempfile.TemporaryDirectory() as folder:
+        out = {"out": str(Path(folder) / "trial"), "callbacks": "", "tensorboard": False}
+        run = start_run(settings.model_copy(update={**trial, **out}), data)
+    later = [row["seconds"] for row in run.rows[1:]]
+    return max(1, int(60 * settings.minutes / max(median(later), 1e-3)))
 
 
 def resume(

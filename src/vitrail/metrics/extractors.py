@@ -17,6 +17,7 @@ from vitrail.data.dataset import Images
 from vitrail.metrics.frechet import Gaussian
 from vitrail.nets.feature_moments import to_float
 from vitrail.nets.features import choose_features, load_features
+from vitrail.nets.precision import Precision
 from vitrail.nets.pretrained import weights_digest
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -87,18 +88,23 @@ def load_extractor(name: str) -> Extractor:
     return Extractor(name, 4 * psi.plan.widths[-1], rows, weights_digest(psi))
 
 
-def load_inception_extractor() -> Extractor:
-    """Return FID's Inception-v3."""
+def load_inception_extractor(precision: Precision = "float32") -> Extractor:
+    """Return FID's Inception-v3.
+
+    Args:
+        precision: Arithmetic of its convolutions.
+    """
     from vitrail.nets.inception import TOGETHER, load_inception
 
     net = load_inception()
+    net.precision = precision
 
     def rows(x: Tensor) -> Tensor:
         """Compute a few images per thread, so that the result does not depend on the number of cores."""
         with ThreadPoolExecutor(os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return torch.cat(list(pool.map(torch.no_grad()(net), x.split(TOGETHER))))
 
-    return Extractor("inception", net.num_features, rows, weights_digest(net))
+    return Extractor("inception", net.num_features, rows, f"{weights_digest(net)} {precision}".removesuffix(" float32"))
 
 
 def choose_ruler(data_name: str, trained_against: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vitrail.nets.precision import Precision, autocast
 from vitrail.nets.pretrained import AGAIN, find_weights, read_tensors, take
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.paths import data_home as default_home
@@ -119,6 +120,8 @@ class Inception(nn.Module):
     """
 
     num_features = 2048
+    precision: Precision = "float32"
+    """Arithmetic of the convolutions; features are float32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,8 +165,9 @@ class Inception(nn.Module):
     def _pool3(self, x: Tensor) -> Tensor:
         # Resizing images in [-1, 1] equals resizing them in [0, 1] and scaling by 2x - 1: the weights add up to one.
         y = functional.interpolate(x.expand(-1, 3, -1, -1), (SIDE, SIDE), mode="bilinear", align_corners=False)
-        out: Tensor = self.layers(y.contiguous(memory_format=torch.channels_last))
-        return out.mean(dim=(2, 3))
+        with autocast(x, self.precision):
+            out: Tensor = self.layers(y.contiguous(memory_format=torch.channels_last))
+        return out.float().mean(dim=(2, 3))
 
 
 def load_inception(home: Path | None = None) -> Inception:

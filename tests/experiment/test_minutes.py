@@ -27,7 +27,7 @@ def test_rounds_fill_the_time_and_a_repeated_run_has_the_same_bits(tmp_path):
 
 def test_rounds_are_computed_from_the_median_without_the_first_round(tmp_path, monkeypatch):
     class Trial:
-        rows = [{"seconds": s} for s in (4.0, 2.0, 2.0, 100.0)]
+        rows = ({"seconds": 4.0}, {"seconds": 2.0}, {"seconds": 2.0}, {"seconds": 100.0})
 
     monkeypatch.setattr(training, "start_run", lambda *_: Trial)
     settings = resolve("prism", {"minutes": 1.0, "out": str(tmp_path)})

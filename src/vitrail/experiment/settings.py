@@ -78,7 +78,9 @@ class Settings(BaseModel):
 
 
 # Settings that do not change the result, or count by their content: they are not part of a run's identity.
-FREE = ("out", "minutes", "workers", "engine", "timeout", "grids", "eval_every", "tensorboard", "callbacks", "init_from")
+FREE = (
+    "out", "minutes", "workers", "engine", "timeout", "grids", "eval_every", "tensorboard", "callbacks", "init_from",
+)  # fmt: skip
 # Settings of every run added after version 0.1.0: at these values a run has the identity it had there. A method lists
 # its own in `added_later`.
 ADDED_LATER: dict[str, Any] = {"aggregation": "mean", "trim": 0.1}

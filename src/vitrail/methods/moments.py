@@ -26,8 +26,7 @@ from pydantic import AfterValidator, Field
 from vitrail.data.dataset import Images
 from vitrail.methods import gan, masks
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
-from vitrail.methods.prism.loss import AveragedMoments, feature_summary, feature_sums, match_released_sums
-from vitrail.methods.private import PrivateMethod
+from vitrail.methods.released_sums import AveragedMoments, feature_summary, feature_sums, match_released_sums
 from vitrail.nets.feature_moments import FeatureMoments
 from vitrail.nets.features import layer_plan, parse_layers
 from vitrail.nets.generators import GENERATORS
@@ -44,7 +43,7 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class Moments(PrivateMethod):
+class Moments(masks.MaskMethod):
     """One-shot moments: settings, client, server."""
 
     # The sums that clients release.
@@ -298,6 +297,3 @@ class Moments(PrivateMethod):
     @property
     def feature_network(self) -> str:
         return self.features
-
-    def auto_settings(self, data: str) -> Mapping[str, Any]:
-        return masks.auto_settings(self, data)

@@ -29,7 +29,7 @@ from vitrail.data.dataset import Images
 from vitrail.methods import gan, masks
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.prism import messages
-from vitrail.methods.prism.loss import build_loss, feature_summary
+from vitrail.methods.prism.loss import build_loss
 from vitrail.methods.prism.mechanisms import (
     bernoulli_bound,
     build_mechanism,
@@ -37,7 +37,7 @@ from vitrail.methods.prism.mechanisms import (
     noised_theta,
     paper_multiplier,
 )
-from vitrail.methods.private import PrivateMethod
+from vitrail.methods.released_sums import feature_summary
 from vitrail.nets.features import parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
@@ -55,7 +55,7 @@ from vitrail.wire.scores import Scores
 
 
 @dataclass(frozen=True)
-class Prism(PrivateMethod):
+class Prism(masks.MaskMethod):
     """PRISM, with its variants PRISM-α and MADA: the settings, then Algorithm 1 from top to bottom."""
 
     # The frozen network W and its initial scores.
@@ -320,9 +320,6 @@ class Prism(PrivateMethod):
     @property
     def feature_network(self) -> str:
         return "" if self.loss == "gan" else self.features
-
-    def auto_settings(self, data: str) -> Mapping[str, Any]:
-        return masks.auto_settings(self, data)
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         parse_layers(self.features, self.layers)

@@ -31,9 +31,9 @@ LONGEST = 50  # steps of DP-SGD that are attacked together
 def attack(target: Target) -> Finding | None:
     """Attack noised sums of gradients or updates; None where a run uses neither DP-SGD nor DP-FedAvg."""
     mechanism, answers = target.plan.method.mechanism, target.answers
-    if mechanism is None or mechanism.name not in ("dp-sgd", "dp-fedavg"):
+    if mechanism is None or mechanism.noised not in ("training", "updates"):
         return None
-    if mechanism.name == "dp-sgd":
+    if mechanism.noised == "training":
         steps = min(mechanism.noise.steps * answers, LONGEST)
         target.tell(f"canary gradients: {target.canaries:,}, {steps} steps")
         trial = attack_steps(mechanism, steps, target.canaries, target.rng)

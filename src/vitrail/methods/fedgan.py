@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
@@ -190,6 +190,20 @@ class FedGan(PrivateMethod):
         norm = self.steps.auto_norm if self.d_norm == "auto" else self.d_norm
         D = DcganDiscriminator(shape, classes, self.width, norm)
         return {"generator": DcganGenerator(shape, classes, self.width, self.latent_dim), "discriminator": D}
+
+    def sent_discriminator(self) -> FedGan | None:
+        """Return itself where clients send the D that they trained without noise."""
+        return self if self.privacy == "none" and "discriminator" in self.uploaded else None
+
+    def read_discriminator(self, parts: Mapping[str, Array]) -> NDArray[Any]:
+        """Return the weights of D in a reply, for audits."""
+        found: NDArray[Any] = np.asarray(parts["discriminator"]) / parts["weight"][0]
+        return found
+
+    def image_loss(self, D: nn.Module, x: Tensor, y: Tensor | None, real: bool) -> Tensor:
+        """Return the loss of D on real images, or on fakes, for audits."""
+        logits = D(x, y)
+        return gan.bce(logits, torch.full_like(logits, float(real)))
 
     @property
     def synced(self) -> tuple[str, ...]:

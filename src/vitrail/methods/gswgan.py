@@ -201,6 +201,7 @@ class GsWgan(gan.GeneratorOnServer, PrivateMethod):
             once=False,
             leaves="the gradient of the client's critic with respect to the fakes it was sent, clipped and noised",
             trust="no one: the noise is added on the client",
+            noised="gradients",
         )
 
     def reply_spec(self) -> Mapping[str, PartSpec]:

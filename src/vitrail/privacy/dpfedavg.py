@@ -45,6 +45,7 @@ def mechanism(clip: float, what: str, secure: bool) -> Mechanism:
         trust=f"the server, which {sees}, to add the noise and not to disclose what it sees; all clients to clip their "
         "updates",
         noised_by="server",
+        noised="updates",
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NONE = "none"  # in `accept`: a run without a mechanism, too
 KEYS = ("accept", "least-unit", "max-epsilon", "max-delta", "require-secagg", "require-noise-source")
+PREFIXES = {"all clients": "distributed-", "server": "server-"}  # of mechanisms whose noise these parties add
 DELTA = 1e-5
 CEILING = 10.0  # the largest ε of one run where a policy names none
 PUBLIC_REASON = "refused by the node's policy"  # the only text that the server receives
@@ -161,11 +162,12 @@ class Policy:
 def policy_name(mechanism: Mechanism) -> str:
     """Return the name of a mechanism in `accept`; it shows which party adds the noise.
 
-    `dp-fedavg` is noise by the server by definition. Any other mechanism whose noise other parties add has a prefix.
+    A sum of updates is noised by the server by definition. Any other mechanism whose noise other parties add has a
+    prefix.
     """
-    if mechanism.noised_by == "client" or mechanism.name == "dp-fedavg":
+    if mechanism.noised_by == "client" or (mechanism.noised_by, mechanism.noised) == ("server", "updates"):
         return mechanism.name
-    return f"{'distributed' if mechanism.noised_by == 'all clients' else 'server'}-{mechanism.name}"
+    return PREFIXES[mechanism.noised_by] + mechanism.name
 
 
 def from_config(config: Mapping[str, Any]) -> Policy:
@@ -191,10 +193,11 @@ def from_config(config: Mapping[str, Any]) -> Policy:
     """
     accept = tuple(name.strip() for name in str(config.get("accept", "")).split(",") if name.strip())
     for name in accept:
-        if name == "paper":
-            raise VitrailError("accept=paper: it rests on an assumption that nothing enforces, so it is never accepted")
-        if name != NONE and name not in MECHANISMS:
-            raise VitrailError(f"accept={name}: no such mechanism; {nearest(name, (*MECHANISMS, NONE))}")
+        plain = name.removeprefix(PREFIXES["all clients"]).removeprefix(PREFIXES["server"])
+        if name != NONE and name not in MECHANISMS and plain not in MECHANISMS:
+            raise VitrailError(
+                f"accept={name}: no such mechanism, or it rests on an assumption; {nearest(name, (*MECHANISMS, NONE))}"
+            )
     unit = _one_of(config, "least-unit", ("example", "client"))
     source = _one_of(config, "require-noise-source", ("os", "any"))
     secagg = config.get("require-secagg", False)

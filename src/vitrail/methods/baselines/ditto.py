@@ -55,9 +55,4 @@ class Ditto(PaDPaF):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """Return the generator of w, or of a client's v_k."""
-        return super().export_models(self.personal(client) if client else server)
-
-    def personal(self, client: State) -> State:
-        """Return v_k."""
-        found: State = client.get("personal", {})
-        return found
+        return super().export_models(client.get("personal", {}) if client else server)

@@ -21,7 +21,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -403,6 +403,10 @@ class PsFedGan(PrivateMethod):
     def with_client_overrides(self, wishes: Mapping[str, str]) -> PsFedGan:
         """Apply the override `discriminator`, such as "dense:32", of a client's owner."""
         return with_discriminator(self, wishes["discriminator"]) if "discriminator" in wishes else self
+
+    def for_audit(self) -> PsFedGan:
+        """Return the method with plain D and agreed keys: coded or rounded D contain no more than plain ones."""
+        return replace(self, d_coding="plain", key_source="agree")
 
     def eavesdropping(self) -> Eavesdropping | None:
         """Return what an eavesdropper can do with this method's messages (section 2.3)."""

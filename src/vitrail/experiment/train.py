@@ -60,7 +60,7 @@ def train(
         torch.Size([4, 1, 8, 8])
     """
     name, own = describe_method(method)
-    given = name_classes({**own, **settings})
+    given = name_classes([name], {**own, **settings})
     if progress:
         callbacks = ["progress", *callbacks]
     if data is not None:

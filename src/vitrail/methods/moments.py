@@ -28,7 +28,7 @@ from vitrail.methods import gan, masks
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.released_sums import AveragedMoments, feature_summary, feature_sums, match_released_sums
 from vitrail.nets.feature_moments import FeatureMoments
-from vitrail.nets.features import layer_plan, parse_layers
+from vitrail.nets.features import FEATURES, layer_plan, parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
 from vitrail.nets.precision import Precision
@@ -51,7 +51,9 @@ class Moments(masks.MaskMethod):
         "moments"
     )
     features: Annotated[
-        str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)")
+        str,
+        AfterValidator(FEATURES.check_or_auto),
+        Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)"),
     ] = "auto"
     layers: Annotated[
         str, Field(description="layers of ψ to match: all, or indices from 0 such as 1,3,7 (paper: all)")

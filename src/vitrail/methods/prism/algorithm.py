@@ -38,7 +38,7 @@ from vitrail.methods.prism.mechanisms import (
     paper_multiplier,
 )
 from vitrail.methods.released_sums import feature_summary
-from vitrail.nets.features import parse_layers
+from vitrail.nets.features import FEATURES, parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
 from vitrail.nets.precision import Precision
@@ -91,7 +91,9 @@ class Prism(masks.MaskMethod):
         Field(description="feature moments (Eq. 1), or a discriminator on each client (paper: moments)"),
     ] = "moments"
     features: Annotated[
-        str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)")
+        str,
+        AfterValidator(FEATURES.check_or_auto),
+        Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)"),
     ] = "auto"
     layers: Annotated[
         str, Field(description="layers of ψ to match: all, or indices from 0 such as 1,3,7 (paper: all)")

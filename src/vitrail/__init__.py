@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.2.0"
+from vitrail.utils.version import __version__
 
 if TYPE_CHECKING:
     from vitrail.data.dataset import Dataset, Images

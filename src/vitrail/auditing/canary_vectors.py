@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_trials
-from vitrail.methods.base import Sums
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.dpfedavg import clip_update, mean_update
 from vitrail.privacy.dpsgd import poisson_sample, private_sum
@@ -80,6 +79,6 @@ def attack_sums(mechanism: Mechanism, answers: int, canaries: int, rng: Rng) -> 
     source = seeded(rng.child("noise"))
     found = np.zeros(canaries)
     for _ in range(answers):
-        sums = Sums({"canary": total}, canaries)
-        found += mean_update(sums, ["canary"], (mechanism.sigma, source))["canary"] * canaries
+        noise = mechanism.sigma, source
+        found += mean_update({"canary": total}, canaries, ["canary"], noise)["canary"] * canaries
     return Trial(found, coins)

@@ -47,7 +47,7 @@ for group, commands in GROUPS.items():
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from vitrail import __version__
+        from vitrail.utils.version import __version__
 
         typer.echo(__version__)
         raise typer.Exit

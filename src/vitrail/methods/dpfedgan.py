@@ -81,7 +81,8 @@ class DpFedGan(gan.GeneratorOnServer, PrivateMethod):
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """Add the noised mean of all Δ_k to θ_D, and train θ_G against the result."""
         noise = (self.mechanism.sigma, self.source(rng.child("noise"))) if self.mechanism else None
-        delta = dpfedavg.mean_update(sums, ["discriminator"], noise)["discriminator"]  # Δ ← mean of Δ_k, with N(0, Iσ²)
+        # Δ ← mean of Δ_k, with N(0, Iσ²)
+        delta = dpfedavg.mean_update(sums.values, sums.clients, ["discriminator"], noise)["discriminator"]
         theta_D = clip_weights((server["discriminator"] + delta).astype(np.float32))  # θ_D^(t+1) ← θ_D^t + Δ
         # (accumulate the privacy spent: the run's ledger)
         theta_G, adam = self.gen_update(theta_D, server["generator"], server["adam"], rng)  # θ_G^(t+1) ← GenUpdate

@@ -27,7 +27,6 @@ from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, clip_weights
 from vitrail.methods.fedgan_mechanisms import MECHANISMS, DpFedAvg, DpSgd
-from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy.mechanism import Mechanism
@@ -42,7 +41,7 @@ IMAGES_PER_WEIGHT = 100  # a weight of 1 is 100 images, so that weighted values 
 
 
 @dataclass(frozen=True)
-class FedGan(PrivateMethod):
+class FedGan(gan.PrivateGan):
     """The federated GAN: the settings, then Algorithm 1 from top to bottom; without privacy, `steps` is `self`."""
 
     sync: Annotated[

@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.mechanism import MECHANISMS, Mechanism, Unit
 from vitrail.utils.errors import Refused, VitrailError, nearest
-
-if TYPE_CHECKING:
-    from vitrail.methods.base import Method
 
 NONE = "none"  # in `accept`: a run without a mechanism, too
 KEYS = ("accept", "least-unit", "max-epsilon", "max-delta", "require-secagg", "require-noise-source")
@@ -25,6 +22,26 @@ PREFIXES = {"all clients": "distributed-", "server": "server-"}  # of mechanisms
 DELTA = 1e-5
 CEILING = 10.0  # the largest ε of one run where a policy names none
 PUBLIC_REASON = "refused by the node's policy"  # the only text that the server receives
+
+
+class Task(Protocol):
+    """What a policy reads of a run's task."""
+
+    @property
+    def secagg_threshold(self) -> int: ...
+    @property
+    def noise_source(self) -> str: ...
+
+
+class Run(Protocol):
+    """What a policy reads of a run: its method, built by the node from the settings it received."""
+
+    @property
+    def mechanism(self) -> Mechanism | None: ...
+    @property
+    def max_replies(self) -> int: ...
+    @property
+    def task(self) -> Task: ...
 
 
 @dataclass(frozen=True)
@@ -83,14 +100,14 @@ class Policy:
         """
         return mechanism if policy_name(mechanism) in self.accept else mechanism.own_noise()
 
-    def rules(self, method: Method, given: int) -> Iterator[tuple[str, bool, str]]:
+    def rules(self, run: Run, given: int) -> Iterator[tuple[str, bool, str]]:
         """Yield the rules of this policy, each with its name, whether it refuses a run, and the reason.
 
         Args:
-            method: The run's method, built by the node from the settings it received.
+            run: The run's method.
             given: Number of answers that the run already had from this node.
         """
-        m, task = method.mechanism, method.task
+        m, task = run.mechanism, run.task
         if not self.demands:
             return
         if self.require_secagg:
@@ -98,7 +115,7 @@ class Policy:
         if self.require_noise_source != "any":
             seeded = task.noise_source != "os"
             yield "noise-source", seeded, "its noise and secrets come from the run's seed, which the server knows"
-        planned, releases = method.max_replies, given + 1
+        planned, releases = run.max_replies, given + 1
         if m is None:
             yield "noise", self.noise, "it adds no noise"
         else:
@@ -126,17 +143,17 @@ class Policy:
             problem += policy_name(counted)
         return not (math.isfinite(eps) and eps <= self.limit * (1 + 1e-6)), problem
 
-    def check(self, method: Method, given: int = 0) -> None:
+    def check(self, run: Run, given: int = 0) -> None:
         """Refuse a run that guarantees less than this policy requires.
 
         Args:
-            method: The run's method, built by the node from the settings it received.
+            run: The run's method.
             given: Number of answers that the run already had from this node.
 
         Raises:
             Refused: With all reasons, for the owner; the server receives PUBLIC_REASON.
         """
-        if reasons := "; ".join(reason for _, refuses, reason in self.rules(method, given) if refuses):
+        if reasons := "; ".join(reason for _, refuses, reason in self.rules(run, given) if refuses):
             raise Refused(f"its owner's policy refuses this run: {reasons}. The policy accepts: {self}", PUBLIC_REASON)
 
     def __str__(self) -> str:

@@ -33,8 +33,6 @@ from torch import nn
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
-from vitrail.methods.fedgan_mechanisms import private_step
-from vitrail.methods.private import PrivateMethod
 from vitrail.methods.psfedgan import cloud, messages, twin
 from vitrail.methods.psfedgan.eavesdropping import Eavesdropping
 from vitrail.methods.psfedgan.networks import (
@@ -62,7 +60,7 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class PsFedGan(PrivateMethod):
+class PsFedGan(gan.PrivateGan):
     """PS-FedGAN: the settings, then Algorithm 1 from top to bottom."""
 
     privacy: Annotated[
@@ -242,7 +240,7 @@ class PsFedGan(PrivateMethod):
         D_u, optimizer = D
         loss = torch.zeros(())
         if self.mechanism is not None:
-            private_step(self, D_u, optimizer, data, (fakes[0].detach(), fakes[1]), self.source(rng.child("noise")))
+            self.private_step(D_u, optimizer, data, (fakes[0].detach(), fakes[1]), self.source(rng.child("noise")))
         else:
             pick = rng.child("real").numpy().choice(len(data), min(self.batch_size, len(data)), replace=False)
             loss = gan.d_loss(D_u, gan.image_batch(data, pick, self.task), fakes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ class MaskMethod(PrivateMethod):
     layers: str
     pool_size: int
     final_mask: Literal["mode", "sample"]
+    betas: ClassVar[tuple[float, float]]
 
     def auto_settings(self, data: str) -> Mapping[str, Any]:
         """Return values for settings of "auto": a network ψ that has not seen the data, and the fastest arithmetic."""
@@ -75,7 +76,7 @@ def learning_rate(m: MaskMethod, lr: float, t: int) -> float:
 
 def score_optimizer(m: MaskMethod, s: Tensor, lr: float, t: int, state: State) -> torch.optim.Adam:
     """Return the Adam of s in round t, with first learning rate lr; `state` is that after the last round, or empty."""
-    optimizer = torch.optim.Adam([s], lr=learning_rate(m, lr, t), betas=(0.5, 0.999), fused=True)
+    optimizer = torch.optim.Adam([s], lr=learning_rate(m, lr, t), betas=m.betas, fused=True)
     if state:
         optimizer.state[s] = {k: v.clone() for k, v in state.items()}
     return optimizer

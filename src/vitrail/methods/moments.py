@@ -110,6 +110,7 @@ class Moments(masks.MaskMethod):
         Literal["mode", "sample"], Field(description="exported mask: θ > 1/2 (mode), or a sample of Bern(θ)")
     ] = "mode"
 
+    betas: ClassVar = (0.5, 0.999)  # of Adam
     max_replies: ClassVar[int] = 1
     mechanisms: ClassVar = ("moments",)
     default_epsilon: ClassVar = 9.8

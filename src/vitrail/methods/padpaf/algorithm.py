@@ -7,6 +7,7 @@ its output enters G^c, and the style discriminator D^s_i. No private parameter i
 Differences from the paper:
 - The server applies the mean update (server_opt="adam" is the paper's step, whose size does not depend on the size of
   the clients' updates: too large after few local steps), weighted by numbers of images (weighting="uniform": paper).
+- GANOPT takes a D step and, every T_D steps, a G step after it; in the paper that step replaces the D step.
 - The step counter t of line 8 continues over rounds; otherwise a client with few images would never train G.
 - Features are centred in Barlow Twins. BatchNorm uses batch statistics in training and is calibrated with noise
   afterwards, so statistics are in no message. The published code's noise on images and channels is omitted.
@@ -233,7 +234,7 @@ class PaDPaF(BaseMethod):
         noise: Callable[..., gan.Batch],
         proximal: ProximalTerm,
     ) -> Tensor:
-        """Take a step of D on ξ and, if train_G, a step of G after it (in the paper: instead); return the metrics."""
+        """Take a step of D on ξ and, if train_G, a step of G after it; return the metrics."""
         minus_f, twins, loss_g = self.d_objective(model, xi, noise(pairs=True))
         gan.step(opt_i["D"], minus_f + self.lam * twins + proximal(model.D_nets))  # line 25 with F_i, Eq. 15
         if train_G:  # line 21

@@ -164,6 +164,8 @@ class Prism(masks.MaskMethod):
         Field(ge=1e-6, lt=0.5, description="mask-update, paper: θ with noise is clipped to [c, 1 - c] (paper: 0.1)"),
     ] = 0.1
 
+    betas: ClassVar = (0.5, 0.999)  # of the scores' Adam
+    d_lr: ClassVar = 2e-4  # loss=gan: Adam's learning rate of D; its β are (0.5, 0.999), as DCGAN's
     mechanisms: ClassVar = ("moments", "mask-update", "paper")
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 12}
     added_later: ClassVar[Mapping[str, Any]] = {"precision": "float32"}

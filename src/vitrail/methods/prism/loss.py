@@ -98,7 +98,7 @@ class GanLoss:
         if state:
             self.D.load_state_dict(state["net"])
         adam: Any = dict(enumerate(state["adam"])) if state else None
-        self.adam = gan.adam(self.D.to(device), 2e-4, (0.5, 0.999), adam)
+        self.adam = gan.adam(self.D.to(device), p.d_lr, (0.5, 0.999), adam)
         self.present = torch.from_numpy(np.unique(labels)).to(device)
         self.run, self.data, self.draw = p, Images(data.pixels, labels), rng.child("real").numpy()
 

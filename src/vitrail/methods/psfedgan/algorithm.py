@@ -142,6 +142,10 @@ class PsFedGan(gan.PrivateGan):
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 130, "server_fraction": 0.01}
     mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd",)
+    c_lr: ClassVar[float] = 4e-3  # largest learning rate of C_l (AdamW; the schedule is in cloud.py)
+    c_weight_decay: ClassVar[float] = 0.05
+    label_smoothing: ClassVar[float] = 0.05  # of C_l's loss
+    beta2: ClassVar[float] = 0.999  # Adam's β2 for G and D
     clients_key: ClassVar[str] = "twins"  # entry of the server's state with one dict per client
     released: ClassVar[str] = (  # what leaves a client under dp-sgd, for the ledger
         "the discriminator at every step, trained with noised gradients; a public key, or none with key_source=file; "
@@ -189,7 +193,41 @@ class PsFedGan(gan.PrivateGan):
             twin.secret_from_file(client)
         return {**server, "rounds": t + 1}, chosen
 
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
+        """Send the server's public key, and the digest of the last state that both sides agreed on."""
+        known = server["twins"].get(client)
+        parts: dict[str, tuple[str, Array]] = {"generation": ("int32", np.array([known["generation"] if known else 0]))}
+        if self.key_source == "agree":
+            parts["key"] = ("bytes", _as_array(public(server["key"])))
+        if known:
+            parts["agreed"] = ("bytes", _as_array(known["digest"]))
+        return Broadcast(parts)
+
     # -- user i: for each step t ------------------------------------------------------------------------------------
+
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
+        """Train from the last agreed state and publish the steps."""
+        user = with_discriminator_of(self, state["name"])
+        own_key, server_key = public(state["key"]), message.parts["key"].tobytes() if "key" in message.parts else b""
+        secret = self.shared_secret(state["name"], state["key"], own_key, server_key)
+        before, sent_back = twin.last_agreed_state(user, state, message, secret, rng)
+        seed, coding = rng.child("z").seed(), user.coding(user.architecture)
+        G, D = load_generator(user, before), load_discriminator(user, before)
+        published, decoded, *losses = map(np.array, zip(*user.train_user(G, D, data, seed, rng), strict=True))
+        after: State = {**user_state(before, len(published), G, D), "generation": before["generation"]}
+        after["digest"] = twin.digest(after, decoded, secret)
+        after["published"] = coding.next_context(decoded, before["published"])
+        parts: dict[str, Any] = {
+            "digest": _as_array(after["digest"]),
+            "generation": np.array([after["generation"]]),
+            "seed": np.array([seed], np.uint64),
+            "architecture": _as_array(user.architecture.encode()),
+            "discriminators": coding.encode(published, before["published"]),
+            "metric.sent_back": np.array([sent_back], np.float32),
+        }
+        if self.key_source == "agree":
+            parts["key"] = _as_array(own_key)
+        return {**state, "now": after, "before": before}, Reply(parts | messages.common_reply(user, data, losses))
 
     def train_user(
         self, G: Trained, D: Trained, data: Images, seed: int, rng: Rng
@@ -221,6 +259,31 @@ class PsFedGan(gan.PrivateGan):
                 yield published, decoded, loss_g, loss_d
 
     # -- cloud: for each step t -------------------------------------------------------------------------------------
+
+    def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
+        """Repeat a client's steps on its G_s and store the result if it equals G_u."""
+        known, generation = server["twins"].get(client), int(parts["generation"][0])
+        client_key = parts["key"].tobytes() if self.key_source == "agree" else b""
+        secret = self.shared_secret(client, server["key"], client_key, public(server["key"]))
+        if known is not None and (known["generation"], known["key"]) == (generation, client_key):
+            before = known
+        elif generation == (known["generation"] + 1 if known else 0):
+            before = None
+        else:
+            raise Malformed(f"the reply is for generation {generation} of G, which was not requested")
+        published = messages.read(self, parts, before)
+        start = average = before or self.initial_generator(secret, generation)
+        G_s, optimizer = load_generator(self, start)
+        for _ in self.train_cloud(G_s, optimizer, published):
+            average = cloud.update_average(self, average, to_vector(G_s))
+        steps = start["steps"] + self.steps_per_message
+        after: State = {**generator_state(steps, G_s, optimizer), "generation": generation}
+        digest = twin.digest(after, published.discriminators, secret)
+        twin.check_equal(digest, parts["digest"].tobytes(), steps, self.key_source)
+        if not finite({**after, **average}):
+            raise Malformed(f"G or its Adam is no longer finite after {steps} steps; lower lr")
+        after |= {"key": client_key, "digest": digest, "labels": list(published.labels), **published.state(), **average}
+        return cloud.store_user(self, server, client, after)
 
     def train_cloud(
         self, G_s: nn.Module, optimizer: torch.optim.Adam, published: messages.Published
@@ -270,9 +333,11 @@ class PsFedGan(gan.PrivateGan):
             C_l, optimizer = cloud.load_classifier(self, server["classifier"])
             for step in range(done * n, (done + 1) * n):
                 x, l = cloud.draw_batch(self, mixture, server["real"], draw)  # noqa: E741
-                optimizer.param_groups[0]["lr"] = cloud.learning_rate(step / (self.num_classifier_rounds * n))
+                optimizer.param_groups[0]["lr"] = self.c_lr * cloud.schedule(step / (self.num_classifier_rounds * n))
                 # C_l^(t+1) <- F(C_l^(t))
-                gan.step(optimizer, F.cross_entropy(C_l(random_shift(x, draw)), l, label_smoothing=0.05))
+                gan.step(
+                    optimizer, F.cross_entropy(C_l(random_shift(x, draw)), l, label_smoothing=self.label_smoothing)
+                )
         return {**server, "classifier": {"network": to_vector(C_l), "adam": optimizer.state_dict()["state"]}}
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
@@ -280,67 +345,6 @@ class PsFedGan(gan.PrivateGan):
         if client is not None:
             return gan.generator_model(client["now"]["generator"], self.task, self.width, self.latent_dim)
         return cloud.export_models(self, server)
-
-    # -- messages and states ----------------------------------------------------------------------------------------
-
-    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """Send the server's public key, and the digest of the last state that both sides agreed on."""
-        known = server["twins"].get(client)
-        parts: dict[str, tuple[str, Array]] = {"generation": ("int32", np.array([known["generation"] if known else 0]))}
-        if self.key_source == "agree":
-            parts["key"] = ("bytes", _as_array(public(server["key"])))
-        if known:
-            parts["agreed"] = ("bytes", _as_array(known["digest"]))
-        return Broadcast(parts)
-
-    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
-        """Train from the last agreed state and publish the steps."""
-        user = with_discriminator_of(self, state["name"])
-        own_key, server_key = public(state["key"]), message.parts["key"].tobytes() if "key" in message.parts else b""
-        secret = self.shared_secret(state["name"], state["key"], own_key, server_key)
-        before, sent_back = twin.last_agreed_state(user, state, message, secret, rng)
-        seed, coding = rng.child("z").seed(), user.coding(user.architecture)
-        G, D = load_generator(user, before), load_discriminator(user, before)
-        published, decoded, *losses = map(np.array, zip(*user.train_user(G, D, data, seed, rng), strict=True))
-        after: State = {**user_state(before, len(published), G, D), "generation": before["generation"]}
-        after["digest"] = twin.digest(after, decoded, secret)
-        after["published"] = coding.next_context(decoded, before["published"])
-        parts: dict[str, Any] = {
-            "digest": _as_array(after["digest"]),
-            "generation": np.array([after["generation"]]),
-            "seed": np.array([seed], np.uint64),
-            "architecture": _as_array(user.architecture.encode()),
-            "discriminators": coding.encode(published, before["published"]),
-            "metric.sent_back": np.array([sent_back], np.float32),
-        }
-        if self.key_source == "agree":
-            parts["key"] = _as_array(own_key)
-        return {**state, "now": after, "before": before}, Reply(parts | messages.common_reply(user, data, losses))
-
-    def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
-        """Repeat a client's steps on its G_s and store the result if it equals G_u."""
-        known, generation = server["twins"].get(client), int(parts["generation"][0])
-        client_key = parts["key"].tobytes() if self.key_source == "agree" else b""
-        secret = self.shared_secret(client, server["key"], client_key, public(server["key"]))
-        if known is not None and (known["generation"], known["key"]) == (generation, client_key):
-            before = known
-        elif generation == (known["generation"] + 1 if known else 0):
-            before = None
-        else:
-            raise Malformed(f"the reply is for generation {generation} of G, which was not requested")
-        published = messages.read(self, parts, before)
-        start = average = before or self.initial_generator(secret, generation)
-        G_s, optimizer = load_generator(self, start)
-        for _ in self.train_cloud(G_s, optimizer, published):
-            average = cloud.update_average(self, average, to_vector(G_s))
-        steps = start["steps"] + self.steps_per_message
-        after: State = {**generator_state(steps, G_s, optimizer), "generation": generation}
-        digest = twin.digest(after, published.discriminators, secret)
-        twin.check_equal(digest, parts["digest"].tobytes(), steps, self.key_source)
-        if not finite({**after, **average}):
-            raise Malformed(f"G or its Adam is no longer finite after {steps} steps; lower lr")
-        after |= {"key": client_key, "digest": digest, "labels": list(published.labels), **published.state(), **average}
-        return cloud.store_user(self, server, client, after)
 
     # -- What both sides know ---------------------------------------------------------------------------------------
 

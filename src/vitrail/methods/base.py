@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,28 @@ if TYPE_CHECKING:  # they import torch; a node that only describes itself starts
 __all__ = [
     "LAST_COUNTED", "MAX_VALUE", "MAX_WEIGHT", "NUM_CLIENTS", "UNSET_TASK", "BaseMethod", "Broadcast", "Method",
     "Model", "PartSpec", "Reply", "ServerMessage", "Sums", "Task", "clip_weights", "fixed_point_scale", "is_sendable",
+    "setting",
 ]  # fmt: skip
+
+T = TypeVar("T")
+
+
+def setting(default: T, description: str, *, check: Callable[[str], str] | None = None, **bounds: float) -> T:
+    """Declare a field of a method with what `vitrail list` shows about it, and what is checked.
+
+    Args:
+        default: The field's default.
+        description: One line; "(paper: VALUE)" shows the paper's value.
+        check: Returns the value or raises ValueError. With the `check` of a registry the setting is one of its names,
+            or, from Python, a class.
+        **bounds: `ge`, `gt`, `le` or `lt`.
+
+    Examples:
+        >>> from vitrail.experiment.settings import settings_model
+        >>> settings_model("fedgan").model_fields["lr"].description
+        "Adam's learning rate (paper: 0.0002)"
+    """
+    return field(default=default, metadata={"description": description, "check": check, **bounds})
 
 
 @dataclass(frozen=True)

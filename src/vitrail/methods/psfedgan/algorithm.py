@@ -22,17 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import AfterValidator, Field
 from torch import nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
+from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, setting
 from vitrail.methods.psfedgan import cloud, messages, twin
 from vitrail.methods.psfedgan.eavesdropping import Eavesdropping
 from vitrail.methods.psfedgan.networks import (
@@ -63,82 +62,59 @@ from vitrail.wire.codecs import Array
 class PsFedGan(gan.PrivateGan):
     """PS-FedGAN: the settings, then Algorithm 1 from top to bottom."""
 
-    privacy: Annotated[
-        Literal["none", "dp-sgd"],
-        Field(description="dp-sgd: noise on the gradients of D; everything else is computed from D (paper: none)"),
-    ] = "none"
-    steps_per_message: Annotated[
-        int, Field(ge=1, le=1000, description="training steps, each with its D, in one message (paper: 1)")
-    ] = 10
-    d_steps: Annotated[int, Field(ge=1, description="iterations of D per step (paper: as D's architecture needs)")] = 1
-    batch_size: Annotated[
-        int,
-        Field(ge=2, description="real images, and fakes, per step; dp-sgd: fakes per step, and divisor of the sum"),
-    ] = 16
-    width: Annotated[int, Field(ge=4, le=512, description="channels of G's last hidden layer")] = 16
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimension of the noise z")] = 100
-    d_architecture: Annotated[
-        str,
-        AfterValidator(DISCRIMINATORS.check),
-        Field(description="architecture of D; psfedgan: client_discriminators sets it per client"),
-    ] = "dcgan"
-    d_width: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=512,
-            description="width of D; psfedgan: client_discriminators sets it per client "
-            "(paper: D of 1.5 million weights for MNIST, 2.98 million for CIFAR10)",
-        ),
-    ] = 16
-    lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of G (Adam)")] = 2e-3
-    d_lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of D (Adam)")] = 1e-3
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1 for G and D")] = 0.5
-    g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="loss of G (paper: minimax, Eq. 10)")] = (
-        "nonsaturating"
+    privacy: Literal["none", "dp-sgd"] = setting(
+        "none", "dp-sgd: noise on the gradients of D; everything else is computed from D (paper: none)"
     )
-    label_sets: Annotated[
-        Literal["auto", "declared", "all", "public"],
-        Field(
-            description="labels that fakes are drawn with. declared: those of the client's images, which it sends; "
-            "all: every label; public: as declared, also with privacy; auto: declared, or all with privacy"
-        ),
-    ] = "auto"
-    ema_decay: Annotated[
-        float, Field(ge=0, lt=1, description="decay per step of the server's moving average of G's weights (paper: 0)")
-    ] = 0.99
-    classifier_rounds: Annotated[
-        int,
-        Field(
-            ge=0, description="final rounds in which C_l is trained; at most half of all (paper: after every N steps)"
-        ),
-    ] = 10
-    classifier_steps: Annotated[int, Field(ge=1, description="training steps of the classifier per such round")] = 120
-    classifier_batch_size: Annotated[int, Field(ge=2, description="images per training step of the classifier")] = 64
-    real_fraction: Annotated[
-        float, Field(ge=0, le=1, description="fraction of the server's real images in a batch of the classifier")
-    ] = 0.5
-    max_grad_norm: Annotated[
-        float, Field(ge=1e-6, le=1e4, description="dp-sgd: norm to which one image's gradient is clipped (C)")
-    ] = 1.0
-    sample_rate: Annotated[
-        float, Field(gt=0, le=1, description="dp-sgd: probability of an image to be in a step; public, as batch_size")
-    ] = 0.05
-    d_coding: Annotated[
-        Literal["plain", "delta", "int8", "int4"],
-        Field(description="coding of D: plain (float32), delta (exact, coded differences), int8 or int4 (rounded)"),
-    ] = "plain"
-    client_discriminators: Annotated[
-        str,
-        Field(description="clients whose D differs from d_architecture and d_width: NAME=ARCHITECTURE:WIDTH, ..."),
-    ] = ""
-    key_source: Annotated[
-        Literal["agree", "file"],
-        Field(
-            description="secret seed of G. agree: by X25519 key agreement; file: from CLIENT.key in the folder "
-            "VITRAIL_KEYS, on both sides"
-        ),
-    ] = "agree"
+    steps_per_message: int = setting(10, "training steps, each with its D, in one message (paper: 1)", ge=1, le=1000)
+    d_steps: int = setting(1, "iterations of D per step (paper: as D's architecture needs)", ge=1)
+    batch_size: int = setting(
+        16, "real images, and fakes, per step; dp-sgd: fakes per step, and divisor of the sum", ge=2
+    )
+    width: int = setting(16, "channels of G's last hidden layer", ge=4, le=512)
+    latent_dim: int = setting(100, "dimension of the noise z", ge=1, le=4096)
+    d_architecture: str = setting(
+        "dcgan", "architecture of D; psfedgan: client_discriminators sets it per client", check=DISCRIMINATORS.check
+    )
+    d_width: int = setting(
+        16,
+        "width of D; psfedgan: client_discriminators sets it per client "
+        "(paper: D of 1.5 million weights for MNIST, 2.98 million for CIFAR10)",
+        ge=1,
+        le=512,
+    )
+    lr: float = setting(2e-3, "learning rate of G (Adam)", gt=0, le=1e3)
+    d_lr: float = setting(1e-3, "learning rate of D (Adam)", gt=0, le=1e3)
+    beta1: float = setting(0.5, "Adam's β1 for G and D", ge=0, lt=1)
+    g_loss: Literal["nonsaturating", "minimax"] = setting("nonsaturating", "loss of G (paper: minimax, Eq. 10)")
+    label_sets: Literal["auto", "declared", "all", "public"] = setting(
+        "auto",
+        "labels that fakes are drawn with. declared: those of the client's images, which it sends; "
+        "all: every label; public: as declared, also with privacy; auto: declared, or all with privacy",
+    )
+    ema_decay: float = setting(
+        0.99, "decay per step of the server's moving average of G's weights (paper: 0)", ge=0, lt=1
+    )
+    classifier_rounds: int = setting(
+        10, "final rounds in which C_l is trained; at most half of all (paper: after every N steps)", ge=0
+    )
+    classifier_steps: int = setting(120, "training steps of the classifier per such round", ge=1)
+    classifier_batch_size: int = setting(64, "images per training step of the classifier", ge=2)
+    real_fraction: float = setting(0.5, "fraction of the server's real images in a batch of the classifier", ge=0, le=1)
+    max_grad_norm: float = setting(1.0, "dp-sgd: norm to which one image's gradient is clipped (C)", ge=1e-6, le=1e4)
+    sample_rate: float = setting(
+        0.05, "dp-sgd: probability of an image to be in a step; public, as batch_size", gt=0, le=1
+    )
+    d_coding: Literal["plain", "delta", "int8", "int4"] = setting(
+        "plain", "coding of D: plain (float32), delta (exact, coded differences), int8 or int4 (rounded)"
+    )
+    client_discriminators: str = setting(
+        "", "clients whose D differs from d_architecture and d_width: NAME=ARCHITECTURE:WIDTH, ..."
+    )
+    key_source: Literal["agree", "file"] = setting(
+        "agree",
+        "secret seed of G. agree: by X25519 key agreement; file: from CLIENT.key in the folder "
+        "VITRAIL_KEYS, on both sides",
+    )
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 130, "server_fraction": 0.01}
     mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd",)

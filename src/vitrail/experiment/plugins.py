@@ -71,11 +71,6 @@ def _added(settings: Settings) -> Iterator[tuple[str, Any]]:
                 yield f"{registry.kind} {name}", entry
 
 
-def _in_modules(entry: Any, modules: Sequence[str]) -> bool:
-    """Return whether a class is defined in one of the modules or packages."""
-    return any(f"{entry.__module__}.".startswith(f"{module}.") for module in modules)
-
-
 def local_entries(settings: Settings) -> list[str]:
     """Return what the settings name that no other process can import: it is in `__main__` or inside a function."""
     return [what for what, entry in _added(settings) if not is_importable(entry)]
@@ -88,8 +83,8 @@ def check_processes(settings: Settings) -> None:
         VitrailError: With the classes, and the remedy.
     """
     if settings.engine == "flower":
-        known = tuple(module.strip() for module in os.environ.get(PLUGINS, "").split(",") if module.strip())
-        if unknown := [what for what, entry in _added(settings) if not _in_modules(entry, known)]:
+        known = tuple(f"{module.strip()}." for module in os.environ.get(PLUGINS, "").split(",") if module.strip())
+        if unknown := [what for what, entry in _added(settings) if not f"{entry.__module__}.".startswith(known)]:
             raise VitrailError(f"engine=flower: Flower's processes do not know {', '.join(unknown)}; {REMEDY}")
     elif settings.workers != "auto" and settings.workers > 1 and (local := local_entries(settings)):
         raise VitrailError(

@@ -16,19 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.dataset import Images
-from vitrail.methods.messages import (
-    LAST_COUNTED,
-    MAX_VALUE,
-    MAX_WEIGHT,
-    NUM_CLIENTS,
-    UNSET_TASK,
-    Broadcast,
-    PartSpec,
-    Reply,
-    ServerMessage,
-    Sums,
-    Task,
-)
+from vitrail.methods.messages import MAX_WEIGHT, UNSET_TASK, Broadcast, PartSpec, Reply, ServerMessage, Sums, Task
 from vitrail.models.model import Model
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.registry import added_entries, restore_entries
@@ -46,9 +34,8 @@ if TYPE_CHECKING:  # they import torch; a node that only describes itself starts
     ContentStyleModels = tuple[Model, SpectralDiscriminator, SpectralDiscriminator]
 
 __all__ = [
-    "LAST_COUNTED", "MAX_VALUE", "MAX_WEIGHT", "NUM_CLIENTS", "UNSET_TASK", "BaseMethod", "Broadcast", "Method",
-    "Model", "PartSpec", "Reply", "ServerMessage", "Sums", "Task", "clip_weights", "fixed_point_scale", "is_sendable",
-    "setting",
+    "MAX_WEIGHT", "UNSET_TASK", "BaseMethod", "Broadcast", "Method", "Model", "PartSpec", "Reply", "ServerMessage",
+    "Sums", "Task", "clip_weights", "fixed_point_scale", "is_sendable", "setting",
 ]  # fmt: skip
 
 T = TypeVar("T")

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import NUM_CLIENTS, PartSpec, Sums, clip_weights
+from vitrail.methods.base import clip_weights
+from vitrail.methods.messages import NUM_CLIENTS, PartSpec, Sums
 from vitrail.nets.flat import from_vector, to_vector, trainable_mask
 from vitrail.nets.masked import recalibrate
 from vitrail.privacy import dpfedavg, dpsgd

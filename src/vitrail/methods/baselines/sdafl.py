@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums, setting
+from vitrail.methods.base import setting
 from vitrail.methods.baselines import shared_pool
 from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
 from vitrail.methods.fakes import pack
+from vitrail.methods.messages import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.feature_moments import to_float
 from vitrail.utils.determinism import one_thread

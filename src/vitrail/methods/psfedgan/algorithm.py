@@ -32,19 +32,9 @@ from torch import nn
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, setting
-from vitrail.methods.psfedgan import cloud, messages, twin
+from vitrail.methods.psfedgan import cloud, messages, networks, twin
 from vitrail.methods.psfedgan.eavesdropping import Eavesdropping
-from vitrail.methods.psfedgan.networks import (
-    Trained,
-    check_finite,
-    fakes_for_discriminator,
-    generator_state,
-    load_discriminator,
-    load_generator,
-    user_state,
-    with_discriminator,
-    with_discriminator_of,
-)
+from vitrail.methods.psfedgan.networks import Trained
 from vitrail.nets.classifier import random_shift
 from vitrail.nets.dcgan import DcganGenerator
 from vitrail.nets.discriminators import DISCRIMINATORS, build_discriminator, initialise
@@ -183,14 +173,14 @@ class PsFedGan(gan.PrivateGan):
 
     def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
         """Train from the last agreed state and publish the steps."""
-        user = with_discriminator_of(self, state["name"])
+        user = networks.with_discriminator_of(self, state["name"])
         own_key, server_key = public(state["key"]), message.parts["key"].tobytes() if "key" in message.parts else b""
         secret = self.shared_secret(state["name"], state["key"], own_key, server_key)
         before, sent_back = twin.last_agreed_state(user, state, message, secret, rng)
         seed, coding = rng.child("z").seed(), user.coding(user.architecture)
-        G, D = load_generator(user, before), load_discriminator(user, before)
+        G, D = networks.load_generator(user, before), networks.load_discriminator(user, before)
         published, decoded, *losses = map(np.array, zip(*user.train_user(G, D, data, seed, rng), strict=True))
-        after: State = {**user_state(before, len(published), G, D), "generation": before["generation"]}
+        after: State = {**networks.user_state(before, len(published), G, D), "generation": before["generation"]}
         after["digest"] = twin.digest(after, decoded, secret)
         after["published"] = coding.next_context(decoded, before["published"])
         parts: dict[str, Any] = {
@@ -219,7 +209,7 @@ class PsFedGan(gan.PrivateGan):
         with one_thread(), torch.enable_grad():
             for t in range(self.steps_per_message):
                 for j in range(self.d_steps - 1, 0, -1):  # "multiple iterations of D_u training" (section 2.2.2)
-                    fakes = fakes_for_discriminator(G_u, self.noise(seed, t, labels, j))
+                    fakes = networks.fakes_for_discriminator(G_u, self.noise(seed, t, labels, j))
                     self.train_discriminator(D, data, fakes, rng.child("step", t, j))
                 # z_t, l_t <- random vectors, random labels
                 z_t, l_t = self.noise(seed, t, labels)
@@ -231,7 +221,7 @@ class PsFedGan(gan.PrivateGan):
                 decoded = coding.round(published)
                 # Train G_u: G_u^(t+1) <- F(G_u^(t)(z_t, l_t), D_u^(t+1))
                 loss_g = self.train_generator(opt_g, from_vector(D_decoded, decoded), fakes)
-                check_finite(G_u)
+                networks.check_finite(G_u)
                 yield published, decoded, loss_g, loss_d
 
     # -- cloud: for each step t -------------------------------------------------------------------------------------
@@ -249,11 +239,11 @@ class PsFedGan(gan.PrivateGan):
             raise Malformed(f"the reply is for generation {generation} of G, which was not requested")
         published = messages.read(self, parts, before)
         start = average = before or self.initial_generator(secret, generation)
-        G_s, optimizer = load_generator(self, start)
+        G_s, optimizer = networks.load_generator(self, start)
         for _ in self.train_cloud(G_s, optimizer, published):
             average = cloud.update_average(self, average, to_vector(G_s))
         steps = start["steps"] + self.steps_per_message
-        after: State = {**generator_state(steps, G_s, optimizer), "generation": generation}
+        after: State = {**networks.generator_state(steps, G_s, optimizer), "generation": generation}
         digest = twin.digest(after, published.discriminators, secret)
         twin.check_equal(digest, parts["digest"].tobytes(), steps, self.key_source)
         if not finite({**after, **average}):
@@ -284,7 +274,7 @@ class PsFedGan(gan.PrivateGan):
             pick = rng.child("real").numpy().choice(len(data), min(self.batch_size, len(data)), replace=False)
             loss = gan.d_loss(D_u, gan.image_batch(data, pick, self.task), fakes)
             gan.step(optimizer, loss)
-        check_finite(D_u)
+        networks.check_finite(D_u)
         return float(loss.detach())
 
     def train_generator(self, optimizer: torch.optim.Adam, D_u: nn.Module, fakes: gan.Batch) -> float:
@@ -380,7 +370,7 @@ class PsFedGan(gan.PrivateGan):
 
     def with_client_overrides(self, wishes: Mapping[str, str]) -> PsFedGan:
         """Apply the override `discriminator`, such as "dense:32", of a client's owner."""
-        return with_discriminator(self, wishes["discriminator"]) if "discriminator" in wishes else self
+        return networks.with_discriminator(self, wishes["discriminator"]) if "discriminator" in wishes else self
 
     def for_audit(self) -> PsFedGan:
         """Return the method with plain D and agreed keys: coded or rounded D contain no more than plain ones."""

@@ -1,9 +1,10 @@
-"""Overhead of the engine beyond client training, and memory of 1,000 clients.
+"""Overhead of the engine beyond client training, and time and memory from 10 to 10,000 clients.
 
-    python benchmarks/engine.py
+    VITRAIL_ASSETS=FOLDER python benchmarks/engine.py
 
 The time of a round is compared with the time spent inside `client_round` in the same run, so a noisy machine cancels
-out. Memory is the peak of a process that trains 10 or 1,000 clients on the same images.
+out. The scaling curve trains prism on MNIST at 8x8 pixels, with the same images divided among more and more clients,
+in one process: seconds per client of the second of two rounds, and the peak memory of the process.
 """
 
 from __future__ import annotations
@@ -43,17 +44,20 @@ def overhead(method: str) -> dict[str, float]:
     return {"round_seconds": rounds / 3, "client_seconds": inside[0] / 3, "share": 1 - inside[0] / rounds}
 
 
-def memory(clients: int) -> dict[str, float]:
-    """Peak resident memory of a run over this many clients, in megabytes."""
+def scaling(clients: int) -> dict[str, float]:
+    """Return seconds per client in the second round, and peak resident memory in megabytes."""
     import vitrail
 
+    small = {"size": 8, "width": 0.25, "local_steps": 1, "batch_size": 20}
     with tempfile.TemporaryDirectory() as folder:
-        vitrail.train(
-            "prism", out=f"{folder}/run", rounds=1, clients=clients, workers=1, grids=0, local_steps=1, batch_size=20
-        )
-        size = sum(p.stat().st_size for p in Path(folder).rglob("*.safetensors"))
+        run = vitrail.train(
+            "prism", data="mnist", out=f"{folder}/run", rounds=2, clients=clients, workers=1, grids=0, eval_every=0,
+            **small,
+        )  # fmt: skip
+        seconds = run.rows[-1]["seconds"] / clients
+        disk = sum(p.stat().st_size for p in Path(folder).rglob("*.safetensors"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"peak_mb": peak, "disk_mb": size / 1e6}
+    return {"ms_per_client": 1e3 * seconds, "peak_mb": peak, "disk_kb_per_client": disk / 1e3 / clients}
 
 
 def in_new_process(*words: str) -> dict[str, float]:
@@ -73,18 +77,18 @@ def main() -> None:
     """Print both tables."""
     if len(sys.argv) == 3:
         what, value = sys.argv[1:]
-        print(json.dumps(overhead(value) if what == "overhead" else memory(int(value))))
+        print(json.dumps(overhead(value) if what == "overhead" else scaling(int(value))))
         return
     print("engine overhead beyond client training (10 clients, 3 rounds, default settings)")
     print(f"{'method':8} {'round':>9} {'clients':>9} {'overhead':>8}")
     for method in METHODS:
         m = in_new_process("overhead", method)
         print(f"{method:8} {m['round_seconds']:8.2f}s {m['client_seconds']:8.2f}s {m['share']:8.1%}")
-    print("\npeak memory, same images")
-    few, many = in_new_process("memory", "10"), in_new_process("memory", "1000")
-    ratio = many["peak_mb"] / few["peak_mb"]
-    print(f"10 clients {few['peak_mb']:.0f} MB, 1,000 clients {many['peak_mb']:.0f} MB: {ratio:.3f} x")
-    print(f"on disk {few['disk_mb']:.0f} MB and {many['disk_mb']:.0f} MB of client state")
+    print("\nthe same images divided among more clients")
+    print(f"{'clients':>8} {'per client':>11} {'peak memory':>12} {'state on disk, per client':>26}")
+    for clients in (10, 100, 1_000, 10_000):
+        m = in_new_process("scaling", str(clients))
+        print(f"{clients:8,} {m['ms_per_client']:8.1f} ms {m['peak_mb']:9.0f} MB {m['disk_kb_per_client']:23.1f} kB")
 
 
 if __name__ == "__main__":

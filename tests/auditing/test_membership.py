@@ -116,3 +116,9 @@ def test_weights_after_one_step_reveal_the_image(monkeypatch):
     typical = torch.stack([inversion.psnr(others, x[None].expand_as(others)).median() for x in others[:20]]).mean()
     assert psnr.value > float(typical) + 1  # nearer than most images of the same kind
     assert ssim.value > 0.5
+
+
+@pytest.mark.parametrize("settings", [{"sync": "g", "upload": "synced"}, {"privacy": "dp-fedavg", "epsilon": 2.0}])
+def test_weights_are_attacked_only_where_the_method_shows_d_without_noise(settings):
+    assert inversion.attack(target("fedgan", width=8, **settings)) is None
+    assert target("fedgan", width=8).plan.method.sent_discriminator() is not None

@@ -250,6 +250,13 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_trained(how, sett
     assert not (tmp_path / "out").exists()
 
 
+def test_the_best_round_is_refused_where_epsilon_is_proven(tmp_path):
+    proven = entries(["prism"], {"data": "digits", "privacy": "mask-update", "epsilon": 5})
+    with pytest.raises(VitrailError, match="a private run keeps no best round"):
+        check(proven, [], tmp_path, EvalConfig(best=True))
+    check(entries(["prism"], {"data": "digits", "privacy": "paper", "epsilon": 5}), [], tmp_path, EvalConfig(best=True))
+
+
 def test_all_runs_are_measured_by_one_network_that_none_was_trained_against(file, tmp_path):
     def ruler(features):
         found = [*entries([file], {}), *entries(["prism"], {"data": "digits", "features": features})]

@@ -106,12 +106,12 @@ class AttackedRelease:
         self.server = self.method.server_init(target.rng.child("server"))
         order = target.rng.child("around").numpy().permutation(len(target.members))
         self.around = target.members.take(np.resize(order, AROUND))
-        labels = labels_of(self.around, self.method.task.classes)
+        labels = self.around.class_labels(self.method.task.classes)
         self.around_sums = class_sums(summary, self.around.pixels, labels, self.kinds)
 
     def release(self, canaries: Images, name: str, rng: Rng) -> Floats:
         """Return what one client releases, in units of the grid (classes, row)."""
-        labels = labels_of(self.around, self.method.task.classes), labels_of(canaries, self.kinds)
+        labels = self.around.class_labels(self.method.task.classes), canaries.class_labels(self.kinds)
         data = Images(np.concatenate([self.around.pixels, canaries.pixels]), np.concatenate(labels))
         if not self.method.task.classes:
             data = data.without_labels()
@@ -140,11 +140,6 @@ class AttackedRelease:
         for rows, labels in zip(canaries.rows, canaries.labels, strict=True):
             np.add.at(total, labels, rows / 2)
         return total
-
-
-def labels_of(data: Images, classes: int) -> NDArray[np.int64]:
-    """Return images' labels; zeros without labels."""
-    return data.labels if classes and data.labels is not None else np.zeros(len(data), np.int64)
 
 
 def attack(target: Target) -> Finding | None:

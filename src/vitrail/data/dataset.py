@@ -47,6 +47,10 @@ class Images:
         """Return the same images without labels."""
         return replace(self, labels=None)
 
+    def class_labels(self, classes: int) -> NDArray[np.int64]:
+        """Return the labels; zeros without labels, or in a run without classes (`classes` = 0)."""
+        return self.labels if classes and self.labels is not None else np.zeros(len(self), np.int64)
+
     def digest(self) -> str:
         """Return a hash of pixels and labels as hexadecimal digits."""
         h = hashlib.blake2b(digest_size=16)

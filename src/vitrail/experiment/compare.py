@@ -181,7 +181,7 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConf
         if how.best and entry.settings.eval_every == 0:
             raise VitrailError(f"{entry.name}: eval_every=0 keeps no best round; leave --best out, or measure some")
         method = config.build_method(entry.settings, UNSET_TASK)
-        if how.best and method.privacy not in ("none", "paper"):  # "paper": noise without a proven ε
+        if how.best and method.mechanism and not method.mechanism.assumed:  # assumed: no proven ε
             raise VitrailError(
                 f"{entry.name}: a private run keeps no best round, because choosing it by held-out images is not "
                 "covered by its ε; leave --best out"

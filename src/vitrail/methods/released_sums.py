@@ -78,16 +78,6 @@ def load_public_features(name: str, layers: str, device: str, precision: Precisi
     return psi, weights_digest(psi)
 
 
-def class_labels(data: Images, classes: int) -> NDArray[np.int64]:
-    """Return a client's labels; zeros if the run has no classes.
-
-    Args:
-        data: The client's images.
-        classes: Number of classes of the run; 0 without labels.
-    """
-    return data.labels if classes and data.labels is not None else np.zeros(len(data), np.int64)
-
-
 def feature_summary(m: MaskMethod, precision: Precision = "float32") -> Summary:
     """Return the description of what is summed of each image; private images are always summed in float32."""
     psi, _ = load_public_features(m.features, m.layers, m.task.device, precision)
@@ -100,7 +90,7 @@ def feature_sums(m: MaskMethod, data: Images) -> NDArray[np.int64]:
     kinds = max(classes, 1)
 
     def compute() -> State:
-        return {"sums": class_sums(summary, data.pixels, class_labels(data, classes), kinds)}
+        return {"sums": class_sums(summary, data.pixels, data.class_labels(classes), kinds)}
 
     _, psi_digest = load_public_features(m.features, m.layers, m.task.device)
     sums: NDArray[np.int64] = cached("sums", f"2 {psi_digest} {summary.key} {kinds} {data.digest()}", compute)["sums"]

@@ -51,7 +51,7 @@ class Pairs:
 
     def __init__(self, real: Images, classes: int) -> None:
         self.real, self.draw = real, Rng((0,)).child("pairs").numpy()
-        labels = np.zeros(len(real), np.int64) if real.labels is None or not classes else real.labels
+        labels = real.class_labels(classes)
         self.of_class = [np.flatnonzero(labels == c) for c in range(max(classes, 1))]
         self.found = PairValues()
 

@@ -18,18 +18,9 @@ from vitrail.utils import state as store
 from vitrail.utils.errors import Malformed, VitrailError
 
 __all__ = [
-    "Classifier",
-    "Generator",
-    "check_file",
-    "check_model",
-    "kind_of",
-    "load",
-    "load_any",
-    "load_classifier",
-    "open_classifier",
-    "open_model",
-    "save_model",
-]
+    "Classifier", "Generator", "check_file", "check_model", "kind_of", "load", "load_any", "load_classifier",
+    "open_classifier", "open_model", "save_model",
+]  # fmt: skip
 
 T = TypeVar("T")
 FORMAT = 2

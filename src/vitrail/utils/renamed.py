@@ -7,49 +7,18 @@ from typing import Any
 
 _HEADER = "# A run of vitrail 0.1."  # first line of a settings.toml of that version
 
-_COMMON = {
-    "held_out": "test_fraction",
-    "per_round": "clients_per_round",
-    "dropout": "client_dropout",
-    "secure": "secagg_threshold",
-    "entropy": "noise_source",
-    "from": "init_from",
-    "measure_every": "eval_every",
-    "server_share": "server_fraction",
-    "batch": "batch_size",
-    "classifier_batch": "classifier_batch_size",
-    "d_batch": "d_batch_size",
-    "gan_batch": "gan_batch_size",
-    "asked": "active_clients",
-    "clamp": "theta_clamp",
-    "prox": "prox_mu",
-    "mu": "prox_mu",
-    "pull": "ditto_lambda",
-    "path": "score_layers",
-    "wire": "wire_dtype",
-    "pictures": "fake_dtype",
-    "weights": "weighting",
-    "made": "shared_images",
-    "sure": "pseudo_label_threshold",
-    "mean_of": "images_per_mean",
-    "means": "max_means",
-    "mix": "mix_lambda",
-    "most": "max_per_class",
-    "colluding": "max_colluding",
-    "penalty": "gradient_penalty",
-    "real_share": "real_fraction",
-    "decay": "lr_decay",
-    "d_own": "client_discriminators",
-    "d_kind": "d_architecture",
-    "key_from": "key_source",
-    "update_norm": "max_update_norm",
-    "gradient": "straight_through",
-    "steps": "steps_per_message",
-    "z": "latent_dim",
-    "latent": "latent_dim",
-    "clip": "max_grad_norm",
-    "average": "ema_decay",
-}
+_NAMES = """
+    held_out=test_fraction per_round=clients_per_round dropout=client_dropout secure=secagg_threshold
+    entropy=noise_source from=init_from measure_every=eval_every server_share=server_fraction batch=batch_size
+    classifier_batch=classifier_batch_size d_batch=d_batch_size gan_batch=gan_batch_size asked=active_clients
+    clamp=theta_clamp prox=prox_mu mu=prox_mu pull=ditto_lambda path=score_layers wire=wire_dtype
+    pictures=fake_dtype weights=weighting made=shared_images sure=pseudo_label_threshold mean_of=images_per_mean
+    means=max_means mix=mix_lambda most=max_per_class colluding=max_colluding penalty=gradient_penalty
+    real_share=real_fraction decay=lr_decay d_own=client_discriminators d_kind=d_architecture
+    key_from=key_source update_norm=max_update_norm gradient=straight_through steps=steps_per_message
+    z=latent_dim latent=latent_dim clip=max_grad_norm average=ema_decay
+"""  # old=current
+_COMMON = dict(pair.split("=") for pair in _NAMES.split())
 _OF_METHOD: dict[str, dict[str, str]] = {
     "prism": {"average": "moment_averaging", "clip": "theta_clip", "pool": "pool_size"},
     "moments": {"pool": "pool_size"},

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.released_sums import AveragedMoments, class_labels, load_public_features, released_loss
+from vitrail.methods.released_sums import AveragedMoments, load_public_features, released_loss
 from vitrail.nets.dcgan import DcganDiscriminator, initialise
 from vitrail.nets.feature_moments import FeatureMoments, class_moments, moment_loss
 from vitrail.nets.feature_network import Features
@@ -91,7 +91,7 @@ class GanLoss:
     """
 
     def __init__(self, p: Prism, data: Images, rng: Rng, state: State) -> None:
-        labels, device = class_labels(data, p.task.classes), p.task.device
+        labels, device = data.class_labels(p.task.classes), p.task.device
         channels, height, width = data.pixels.shape[1:]
         self.D = DcganDiscriminator((channels, height, width), p.task.classes)
         initialise(self.D, rng.child("discriminator").torch())
@@ -118,7 +118,7 @@ class GanLoss:
 
 def real_moments(psi: Features, psi_digest: str, data: Images, classes: int, device: str, few: int) -> FeatureMoments:
     """Return mean and variance of ψ over a client's images by class, cached by content if there are more than `few`."""
-    labels, kinds = class_labels(data, classes), max(classes, 1)
+    labels, kinds = data.class_labels(classes), max(classes, 1)
 
     def compute() -> State:
         return FeatureMoments.of_images(psi, data.pixels, labels, kinds, device).tree()

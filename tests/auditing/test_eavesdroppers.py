@@ -188,7 +188,7 @@ def test_an_r_that_is_one_in_float32_is_refused(r):
 def test_a_wrong_r_is_refused_before_any_attack_starts(run):
     progress = []
     with pytest.raises(VitrailError, match="is 1 in float32"):
-        audit_run(run, ["membership", "eavesdroppers"], r=[1 - 1e-15], tell=progress.append)
+        audit_run(run, ["membership", "eavesdroppers"], r=[1 - 1e-15], report_progress=progress.append)
     assert progress == []
 
 

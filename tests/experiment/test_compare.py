@@ -156,10 +156,10 @@ def test_runs_in_several_settings_are_also_shown_side_by_side(compared):
 def test_the_notes_list_equal_and_different_settings(compared):
     _, found = compared
     assert differing(found) == ["sync"]
-    said = notes(found, EVAL)
-    assert "data=digits" in said
-    assert "Different: sync." in said
-    assert "biased upwards: 100 samples for 384 dimensions" in said
+    text = notes(found, EVAL)
+    assert "data=digits" in text
+    assert "Different: sync." in text
+    assert "biased upwards: 100 samples for 384 dimensions" in text
 
 
 def test_unequal_compute_is_reported(compared, monkeypatch):
@@ -241,7 +241,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(compa
     ("how", "settings", "says"),
     [
         (EvalConfig(families=("fidd",)), {}, "did you mean fid"),
-        (EvalConfig(best=True), {"eval_every": 0}, "keeps no best round"),
+        (EvalConfig(best=True), {"eval_every": 0}, "stores no best round"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is_trained(how, settings, says, file, tmp_path):

@@ -113,7 +113,7 @@ def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(metho
         vitrail.resume(out)
         assert equal(result(out), expected), f"killed {when} write {call}"
         assert not list(out.rglob("*.part"))
-    assert call > 2 * 2 + 2 + 5  # every client's and checkpoint's write was hit, and those of what came out
+    assert call > 2 * 2 + 2 + 5  # every client's and checkpoint's write was hit, and those of the results
 
 
 def killed_before_the_first_checkpoint_of_a_round(out):
@@ -466,11 +466,11 @@ def test_features_trained_on_the_data_itself_are_pointed_out():
     assert prepare(config.resolve("prism", settings), given).settings.features == "vitrail-cifar"
 
 
-def test_the_server_gets_its_own_share_and_clients_do_not_hold_it():
+def test_the_server_gets_its_own_share_and_clients_do_not_have_it():
     plan = prepare(config.resolve("prism", {**TINY, "out": "x", "server_fraction": 0.1}))
-    held = np.concatenate(plan.partition.indices)
+    of_clients = np.concatenate(plan.partition.indices)
     assert len(plan.partition.server) == pytest.approx(0.1 * len(plan.data.train), abs=1)
-    assert not set(held) & set(plan.partition.server)
+    assert not set(of_clients) & set(plan.partition.server)
 
 
 def test_data_from_python_trains_and_must_be_handed_over_to_resume(tmp_path):

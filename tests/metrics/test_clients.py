@@ -1,4 +1,4 @@
-"""Every client's own generator, on held-out pictures as this client would see them."""
+"""Every client's own generator, on held-out images as this client would see them."""
 
 import json
 
@@ -97,7 +97,7 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     assert "fd-vitrail, mean of clients ↓" in table.columns
     assert not [c for c in table.columns if "of client " in c]
     assert "biased upwards" in table.note
-    assert " of client " not in table.note, "what holds for every client is said once"
+    assert " of client " not in table.note, "what applies to every client is stated once"
     assert clients.columns == ["", "ours", "FedAvg"]
     assert [row[0] for row in clients.rows] == ["fd-vitrail of client invert ↓", "fd-vitrail of client blur ↓"]
     assert all(" to " in cell for row in clients.rows for cell in row[1:])
@@ -105,7 +105,7 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     again = entries([str(file)], {})
     compare(again, [0], tmp_path / "out", how, lambda *_: Callback())
     assert [e.found for e in again] == [e.found for e in found]
-    with pytest.raises(VitrailError, match="leave out --best"):
+    with pytest.raises(VitrailError, match="remove --best"):
         compare(
             entries([str(file)], {}),
             [0],

@@ -35,7 +35,7 @@ def attack(target: Target) -> Finding | None:
         return None
     if mechanism.name == "dp-sgd":
         steps = min(mechanism.noise.steps * answers, LONGEST)
-        target.tell(f"canary gradients: {target.canaries:,}, {steps} steps")
+        target.report_progress(f"canary gradients: {target.canaries:,}, {steps} steps")
         trial = attack_steps(mechanism, steps, target.canaries, target.rng)
         claimed = epsilon([(replace(mechanism.noise, steps=1), steps)], target.delta)
         about, note = GRADIENTS, f"{steps} steps were attacked; the claim next to it is for as many."

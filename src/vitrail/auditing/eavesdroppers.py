@@ -76,7 +76,7 @@ def attack(target: Target) -> Finding | None:
         "generator; NMSE and SSIM are of brightness from 0 to 1",
         cases=cases,
         curves=curves,
-        picture=GRID,
+        image_file=GRID,
         caption=f"{SHOWN} images of each of {', '.join(clients)}, from the same z and labels; top to bottom: {rows}",
     )
 
@@ -186,7 +186,7 @@ def replay_run(target: Target, access: Eavesdropping, kinds: Sequence[Kind], rou
             replies.clear()
 
         for t in range(rounds):
-            target.tell(f"eavesdroppers: round {t + 1} of {rounds}")
+            target.report_progress(f"eavesdroppers: round {t + 1} of {rounds}")
             chosen = select_clients(plan.clients, s.clients_per_round or len(plan.clients), root.child("choose", t))
             attacked = [client for client in chosen if client in wiretap.clients]
             fed, _ = run_round(method, fed, plan.id, attacked, ask, root, on_progress=accepted)

@@ -56,7 +56,7 @@ def attack(target: Target) -> Finding | None:
     for i, coin in enumerate(coins):
         if i >= 20 and time.monotonic() > until:
             break
-        target.tell(f"twin clients: {i} of {len(coins)}")
+        target.report_progress(f"twin clients: {i} of {len(coins)}")
         sent = reply(method, server, start, both[int(coin)], target.rng)
         scores.append(float((sent - middle) @ along))
     trial = Trial(np.array(scores), coins[: len(scores)])

@@ -106,7 +106,7 @@ def report(
     out: Annotated[str | None, Option("-o", "--out", help="Page to write; by default RUN/report.html.")] = None,
     title: Annotated[str, Option(help="Title of the page.")] = "",
     public: Annotated[
-        bool, Option("--public", help="Leave out images from clients' personal models, to share the page.")
+        bool, Option("--public", help="Omit images from clients' personal models, to share the page.")
     ] = False,
 ) -> None:
     """Write a self-contained HTML page about one run, or comparing several.

@@ -59,7 +59,13 @@ def evaluate(
     console, place = Console(highlight=False), RunDir(Path(model))
     chosen = [name.strip() for name in metrics.split(",")] if metrics else None
     with Console(stderr=True).status("loading") as status:
-        how: dict[str, Any] = {"families": chosen, "n": n, "fid_n": fid_n, "seed": seed, "tell": status.update}
+        how: dict[str, Any] = {
+            "families": chosen,
+            "n": n,
+            "fid_n": fid_n,
+            "seed": seed,
+            "report_progress": status.update,
+        }
         if clients:
             if data is not None or best or ensemble:
                 raise VitrailError("--clients measures on the run's own data; remove --data, --best and --ensemble")
@@ -118,12 +124,12 @@ def compare(
     from vitrail.cli.comparison import run_comparison
     from vitrail.experiment.compare import EvalConfig, entries, place_name
 
-    whats = [w for w in configs if "=" not in w]
-    if clients and (numbers := [w for w in whats if w.isdigit()]):
+    names = [w for w in configs if "=" not in w]
+    if clients and (numbers := [w for w in names if w.isdigit()]):
         raise VitrailError(f"--clients {numbers[0]}: settings are written without dashes: write clients={numbers[0]}")
     changed = parse_overrides([w for w in configs if "=" in w])
-    found = entries(whats, changed, only_)
-    place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in whats))))
+    found = entries(names, changed, only_)
+    place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in names))))
     how = EvalConfig(best, n, [name.strip() for name in metrics.split(",")], fid_n, clients)
     try:
         done = run_comparison(found, _seeds(seeds), place, how)
@@ -151,7 +157,7 @@ def benchmark(
     """Train a method at each ε and rank it as published private generators are ranked.
 
     Classifiers are trained on generated images only and tested on all real test images; FID, precision, recall and
-    coverage are against the training set. Published results on the same data stand next to it, with their source.
+    coverage are against the training set. Published results on the same data are in the same table, with their source.
 
     `vitrail benchmark mnist network=dense secagg_threshold=8 --epsilon 1,10 --seeds 3`
 

@@ -111,7 +111,7 @@ def check_tensorboard() -> None:
     except ImportError:
         raise VitrailError(
             "tensorboard=true: TensorBoard is not installed; install it with `pip install 'vitrail[tensorboard]'`, "
-            "or leave the setting out"
+            "or remove the setting"
         ) from None
 
 

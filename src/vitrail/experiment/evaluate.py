@@ -40,7 +40,7 @@ def evaluate_stored(
     *,
     best: bool = False,
     ensemble: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
     families: Iterable[str] | None = None,
     **more: Any,
 ) -> tuple[Dataset, list[Column]]:
@@ -51,7 +51,7 @@ def evaluate_stored(
         data: Data to evaluate on; default: that of the run.
         best: Also evaluate the run's best round.
         ensemble: Also evaluate the run's ensemble of masks.
-        tell: Called with the name of each model.
+        report_progress: Called with the name of each model.
         families: Metrics; default: those that suit the model.
         **more: Options of `vitrail.metrics.evaluation.evaluate`.
 
@@ -64,7 +64,7 @@ def evaluate_stored(
     where = Path(where)
     run = where.is_dir()
     if (best or ensemble) and not run:
-        raise VitrailError(f"{where}: --best and --ensemble are for a run's folder; give the folder, or leave them out")
+        raise VitrailError(f"{where}: --best and --ensemble are for a run's folder; give the folder, or remove them")
     place = RunDir(where)
     files = {"stored model": place.model if run else where}
     files |= {"best round": place.best} if best else {}
@@ -75,14 +75,14 @@ def evaluate_stored(
     options = {"families": chosen, **more}
     columns = []
     for name, model in models.items():
-        tell(name)
+        report_progress(name)
         classifier = model if isinstance(model, Classifier) else None
         if run and name == "stored model" and (place.path / "classifier.safetensors").exists():
             classifier = load_classifier(place.path)
         measures: list[Measure] = []
         drawn = None if chosen is None else [f for f in chosen if f != "classifier"]
         if isinstance(model, Generator) and drawn != []:
-            measures += evaluate(model, found, families=drawn, tell=tell, **more)
+            measures += evaluate(model, found, families=drawn, report_progress=report_progress, **more)
         if classifier and (chosen is None or "classifier" in chosen):
             measures.append(_accuracy(classifier, found))
         if public_name(found.name) == model.about.get("data"):
@@ -90,7 +90,7 @@ def evaluate_stored(
         if not measures:
             did = "made no classifier" if isinstance(model, Generator) else "is a classifier, which generates no images"
             named = ", ".join(chosen or [])
-            raise VitrailError(f"{where}: it {did}, so {named} cannot be measured; leave --metrics out")
+            raise VitrailError(f"{where}: it {did}, so {named} cannot be measured; remove --metrics")
         columns.append(Column(name, files[name].name, file_digest(files[name]), options, measures))
     return found, columns
 
@@ -107,7 +107,7 @@ def _accuracy(classifier: Classifier, data: Dataset) -> Measure:
 
 def _load(place: RunDir, name: str, path: Path) -> Generator | Classifier:
     if not path.exists() and name != "stored model":
-        raise VitrailError(f"there is no {path}: this run stored no {name.partition(' (')[0]}; leave the option out")
+        raise VitrailError(f"there is no {path}: this run stored no {name.partition(' (')[0]}; remove the option")
     if not path.exists() and place.settings.exists():
         raise VitrailError(f"{place.path} has no model yet: `vitrail resume {place.path}` finishes the run")
     return load_classifier(path) if kind_of(path) == "classifier" else load(path)
@@ -137,7 +137,7 @@ def evaluate_clients(
     run: str | Path,
     *,
     families: Sequence[str] | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
     stored: Path | None = None,
     **more: Any,
 ) -> tuple[Dataset, list[Column]]:
@@ -146,7 +146,7 @@ def evaluate_clients(
     Args:
         run: The run's folder.
         families: Metrics; only those in FAMILIES are computed.
-        tell: Called with the name of each client.
+        report_progress: Called with the name of each client.
         stored: A file of earlier results; those of the same model and options are read from it.
         **more: Options of `vitrail.metrics.evaluation.evaluate`.
 
@@ -168,12 +168,12 @@ def evaluate_clients(
     data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
     columns = []
     for name, domain in _clients(place, s.partition).items():
-        tell(name)
+        report_progress(name)
         file, options = private_file(place.clients, name), {"families": chosen, **more}
         found = read_measures(stored, file, options) if stored else None
         if found is None:
             own = replace(data, test=transformed_test_images(data, domain, s.seed)) if domain else data
-            found = evaluate(load_of_client(run, name), own, families=chosen, tell=tell, **more)
+            found = evaluate(load_of_client(run, name), own, families=chosen, report_progress=report_progress, **more)
             found = with_note(found, not_held_out(data, place.split))
         columns.append(Column(name, f"clients/{file.name}", file_digest(file), options, found))
     return data, columns
@@ -185,7 +185,7 @@ def _clients(place: RunDir, partition: str) -> dict[str, str]:
     names = [unquote(p.stem) for p in sorted(place.clients.glob("*.safetensors"))]
     if not names:
         raise VitrailError(
-            f"{place.clients} has no private files, so no client has a personal generator; leave --clients out"
+            f"{place.clients} has no private files, so no client has a personal generator; remove --clients"
         )
     return {name: name for name in domains if name in names} or dict.fromkeys(names, "")
 

@@ -42,7 +42,7 @@ def load_personal(run: str | Path, client: str) -> Generator:
     if not own:
         method = config.resolve(str(RunDir(Path(run)).settings), {}).method
         raise VitrailError(
-            f"--client {client}: clients of method={method} have no personal generators; leave --client out"
+            f"--client {client}: clients of method={method} have no personal generators; remove --client"
         )
     return generator
 

@@ -194,7 +194,7 @@ def _load(s: Settings, given: Any) -> Dataset:
             raise VitrailError("this run was started with data from Python; pass the same data again with data=")
         if s.data == NODES:
             raise VitrailError(
-                "data=nodes stands for the data of a deployment's nodes: start or continue such a run with `flwr run` "
+                "data=nodes means the data of a deployment's nodes: start or continue such a run with `flwr run` "
                 "(see docs/how-to/deploy.md), or name data that is available here"
             )
         return load_data(s.data, size=s.size, test_fraction=s.test_fraction)

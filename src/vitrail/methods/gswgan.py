@@ -80,7 +80,7 @@ class GsWgan(gan.GeneratorOnServer, PrivateMethod):
     # -- Algorithm 1: initialize θ_D of each critic, and θ_G --------------------------------------------------------
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
-        """Initialize θ_D of D_k (its warm start is left out)."""
+        """Initialize θ_D of D_k (without the warm start)."""
         return {"critic": to_vector(initialise(self.critic(), rng.torch())), "adam": None}
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002

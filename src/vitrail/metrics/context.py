@@ -23,7 +23,7 @@ class MetricContext:
         classes: Number of classes of the generator; 0 without labels.
         ruler: Name of the package's network that ranks models here.
         fid_images: Largest number of images, real and generated, for metrics by Inception-v3.
-        tell: Called with a line of text on progress.
+        report_progress: Called with a line of text on progress.
     """
 
     data: Dataset
@@ -31,19 +31,19 @@ class MetricContext:
     classes: int
     ruler: str
     fid_images: int
-    tell: Callable[[str], None]
+    report_progress: Callable[[str], None]
 
     @cached_property
     def oracle(self) -> Oracle:
         """A classifier trained on real images, shared by the metrics that need one."""
-        self.tell("training an oracle on real images, or reading it from the cache")
+        self.report_progress("training an oracle on real images, or reading it from the cache")
         return oracle_for(self.data.train, self.test, len(self.data.classes))
 
     def distances(
         self, extractor: Extractor, real: Images, name: str, note: str = "", probes: bool = True
     ) -> Distances:
         """Return the distances by a feature network, with the features of real images computed."""
-        self.tell(f"features of {len(real):,} real images by {extractor.name}")
+        self.report_progress(f"features of {len(real):,} real images by {extractor.name}")
         return Distances(extractor, features_of(extractor, real), name, note, probes)
 
     def require_labels(self, metric: str) -> None:

@@ -63,7 +63,7 @@ class Generator:
         """
         if not self.classes:
             if label is not None:
-                raise VitrailError("this generator was trained without labels; leave the label out")
+                raise VitrailError("this generator was trained without labels; remove the label")
             return None
         if label is None:
             return torch.arange(n) % len(self.classes)

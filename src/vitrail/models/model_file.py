@@ -169,12 +169,12 @@ def load(path: str | Path, change: Callable[[Model], Model] | None = None) -> Ge
         Malformed: If the file is not a generator's, or is damaged.
     """
 
-    def opened(model: Model, names: Sequence[str], about: dict[str, Any]) -> Generator:
+    def build(model: Model, names: Sequence[str], about: dict[str, Any]) -> Generator:
         if change is not None:
             check_model(model, names)
         return open_model(change(model) if change else model, names, about)
 
-    return _load(Path(path), MODEL, opened)
+    return _load(Path(path), MODEL, build)
 
 
 def load_classifier(path: str | Path) -> Classifier:
@@ -194,10 +194,10 @@ def load_classifier(path: str | Path) -> Classifier:
 def load_any(path: str | Path) -> Generator | Classifier:
     """Load a model file, or the model of a run's folder, whichever of the two it is."""
 
-    def opened(model: Model, names: Sequence[str], about: dict[str, Any]) -> Generator | Classifier:
+    def build(model: Model, names: Sequence[str], about: dict[str, Any]) -> Generator | Classifier:
         return (open_model if kind_named(model.kind).makes_images else open_classifier)(model, names, about)
 
-    return _load(Path(path), MODEL, opened)
+    return _load(Path(path), MODEL, build)
 
 
 def kind_of(path: Path) -> str:
@@ -205,11 +205,11 @@ def kind_of(path: Path) -> str:
     return str(_read(path, MODEL)[1]["kind"])
 
 
-def _load(path: Path, name: str, opened: Callable[[Model, Sequence[str], dict[str, Any]], T]) -> T:
+def _load(path: Path, name: str, build: Callable[[Model, Sequence[str], dict[str, Any]], T]) -> T:
     """Open the model of a file, or of the file of this name in a run's folder."""
     path, tree = _read(path, name)
     try:
-        return opened(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
+        return build(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
     except Malformed as e:
         raise Malformed(f"{path}: {e}") from e
 

@@ -61,10 +61,10 @@ def reference(out: Path, tmp: Path) -> Federation:
             settings.method, {"data": "digits", "size": 8, "test_fraction": 0.9, "clients": NODES, "out": "-"}
         )
     )
-    holds = dict(zip(whole.partition.names, whole.partition.indices, strict=True))
+    indices = dict(zip(whole.partition.names, whole.partition.indices, strict=True))
     rng = Rng((settings.seed,))
     fed = Federation(0, plan.method.server_init(rng.child("server", "init")))
-    with SimulationEngine(SimulatedClients(plan.method, plan.id, rng, holds, tmp), whole.data.train) as engine:
+    with SimulationEngine(SimulatedClients(plan.method, plan.id, rng, indices, tmp), whole.data.train) as engine:
         for row in place.rows():
 
             def ask(requests: Iterable[tuple[str, bytes]], left_out=frozenset(row["excluded"])):

@@ -121,7 +121,7 @@ def test_a_run_continues_with_the_nodes_that_accept_it(sites: Sites):
     (model,) = (keys / "north" / "models").iterdir()
     assert model.read_bytes() == (out / "model.safetensors").read_bytes()
     for stranger in ("south", "west", "east"):
-        assert not (keys / stranger / "runs").exists(), "of a run that it refuses a node keeps nothing"
+        assert not (keys / stranger / "runs").exists(), "a node stores nothing of a run that it refuses"
         assert not (keys / stranger / "models").exists()
 
 

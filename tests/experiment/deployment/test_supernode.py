@@ -26,7 +26,7 @@ from vitrail.utils.errors import VitrailError
     ],
 )
 def test_options_that_would_let_other_code_run_are_refused(words):
-    with pytest.raises(VitrailError, match="leave it out"):
+    with pytest.raises(VitrailError, match="remove it"):
         supernode.start(["--superlink", "127.0.0.1:1", *words])
 
 

@@ -227,3 +227,6 @@ def test_settings_are_listed_by_topic_with_the_papers_values():
     topics = [line.strip() for line in shown.splitlines() if line.strip() in (*TOPICS, "training")]
     assert topics == ["data", "rounds", "networks", "training", "privacy", "communication", "run"]
     assert "paper: 64" in next(line for line in shown.splitlines() if line.startswith("batch_size="))
+    assert next(line for line in shown.splitlines() if line.startswith("klms_bits=")).split()[-1] == "ours"
+    code = next(line for line in shown.splitlines() if line.startswith("theta_clamp="))
+    assert code.rstrip().endswith("published code: 0.01")

@@ -51,15 +51,17 @@ class FedGan(PrivateMethod):
     upload: Annotated[
         Literal["both", "synced"], Field(description="upload both networks, or the synchronized ones (paper: both)")
     ] = "both"
-    width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the image")] = 32
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimensions of the noise z")] = 100
+    width: Annotated[
+        int, Field(ge=4, le=512, description="channels of the layer nearest to the image (paper: no value)")
+    ] = 32
+    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimensions of the noise z (paper: no value)")] = 100
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's images in a round (paper: 1)")] = 1
     batch_size: Annotated[
         int,
         Field(ge=2, description="images per step; dp-sgd: fakes per step, and divisor of gradient sums (paper: 64)"),
     ] = 64
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate (paper: 0.0002)")] = 2e-4
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1; DCGAN uses 0.5")] = 0.5
+    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1; DCGAN uses 0.5 (paper: no value)")] = 0.5
     g_loss: Annotated[
         Literal["nonsaturating", "minimax"], Field(description="the generator's loss (paper: minimax)")
     ] = "nonsaturating"
@@ -67,25 +69,31 @@ class FedGan(PrivateMethod):
         Literal["examples", "uniform"],
         Field(description="weight of a client in the mean; with privacy always uniform (paper: uniform)"),
     ] = "examples"
-    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="number format of weights in messages")] = (
-        "float32"
-    )
+    wire_dtype: Annotated[
+        Literal["float32", "float16"], Field(description="number format of weights in messages (ours)")
+    ] = "float32"
     privacy: Annotated[
         Literal["none", "dp-sgd", "dp-fedavg"],
-        Field(description="dp-sgd: clients noise D's gradients; dp-fedavg: the server noises the sum of updates"),
+        Field(
+            description="dp-sgd: clients noise D's gradients; dp-fedavg: the server noises the sum of updates "
+            "(paper: none)"
+        ),
     ] = "none"
     d_norm: Annotated[
-        Literal["auto", "batch", "group"], Field(description="normalization in D; auto: group with privacy, else batch")
+        Literal["auto", "batch", "group"],
+        Field(description="normalization in D; auto: group with privacy, else batch (paper: batch)"),
     ] = "auto"
     max_grad_norm: Annotated[
         float,
-        Field(ge=1e-6, le=1e4, description="privacy: largest norm of one image's gradient, or one client's update"),
+        Field(
+            ge=1e-6, le=1e4, description="privacy: largest norm of one image's gradient, or one client's update (ours)"
+        ),
     ] = 1.0
     sample_rate: Annotated[
-        float, Field(gt=0, le=1, description="dp-sgd: probability of an image to be in a step; public")
+        float, Field(gt=0, le=1, description="dp-sgd: probability of an image to be in a step; public (ours)")
     ] = 0.05
-    dp_steps: Annotated[int, Field(ge=1, description="dp-sgd: steps of D per round")] = 20
-    d_steps: Annotated[int, Field(ge=1, description="dp-sgd: steps of D per step of G")] = 4
+    dp_steps: Annotated[int, Field(ge=1, description="dp-sgd: steps of D per round (ours)")] = 20
+    d_steps: Annotated[int, Field(ge=1, description="dp-sgd: steps of D per step of G (ours)")] = 4
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
     mechanisms: ClassVar[tuple[str, ...]] = tuple(MECHANISMS)

@@ -59,7 +59,7 @@ class GsWgan(gan.GeneratorOnServer, PrivateMethod):
     ] = 1.0
     active_clients: Annotated[int, Field(ge=1, description="clients that take part in a round, in turn (paper: 1)")] = 1
     batch_size: Annotated[int, Field(ge=2, description="fakes whose gradients are returned, B")] = 32
-    num_fakes: Annotated[int, Field(ge=2, description="fakes sent to a client, including the batch")] = 128
+    num_fakes: Annotated[int, Field(ge=2, description="fakes sent to a client, including the batch (ours)")] = 128
     d_steps: Annotated[int, Field(ge=1, description="steps of a critic per round")] = 10
     d_batch_size: Annotated[int, Field(ge=1, description="real images, and fakes, per step of a critic")] = 32
     gradient_penalty: Annotated[

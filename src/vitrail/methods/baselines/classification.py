@@ -79,13 +79,14 @@ class FederatedClassifier(BaseMethod):
     """Settings of a federated classifier, and FedAvg except for the client's training."""
 
     task: Task
-    local_steps: Annotated[int, Field(ge=1, description="SGD steps of a client per round")] = 20
+    local_steps: Annotated[int, Field(ge=1, description="SGD steps of a client per round (ours)")] = 20
     batch_size: Annotated[int, Field(ge=1, description="images per step")] = 16
     lr: Annotated[
         float, Field(gt=0, le=1e3, description="SGD's learning rate; it decays to zero over the rounds (cosine)")
     ] = 0.1
     server_steps: Annotated[
-        int, Field(ge=0, description="steps per round on the server's own images, if it has any (server_fraction)")
+        int,
+        Field(ge=0, description="steps per round on the server's own images, if it has any (server_fraction) (ours)"),
     ] = 40
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 40}

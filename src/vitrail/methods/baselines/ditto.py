@@ -34,10 +34,10 @@ class Ditto(PaDPaF):
         float, Field(ge=0, le=1e6, description="λ: weight of the term that keeps v_k near w_t (paper: 1)")
     ] = 1.0
     local_epochs: Annotated[
-        float, Field(gt=0, le=1e4, description="epochs over a client's images per round, for w")
+        float, Field(gt=0, le=1e4, description="epochs over a client's images per round, for w (ours)")
     ] = 0.25
     personal_epochs: Annotated[
-        float, Field(gt=0, le=1e4, description="epochs over a client's images per round, for v_k")
+        float, Field(gt=0, le=1e4, description="epochs over a client's images per round, for v_k (ours)")
     ] = 0.25
 
     has_personal_models: ClassVar[bool] = True

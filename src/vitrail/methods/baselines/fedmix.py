@@ -43,7 +43,9 @@ class NaiveMix(FederatedClassifier):
     """NaiveMix: FedAvg, with mixup of local images and shared means."""
 
     images_per_mean: Annotated[int, Field(ge=1, description="images per mean (M)")] = 10
-    max_means: Annotated[int, Field(ge=1, le=100_000, description="largest number of means that a client shares")] = 60
+    max_means: Annotated[
+        int, Field(ge=1, le=100_000, description="largest number of means that a client shares (ours)")
+    ] = 60
     mix_lambda: Annotated[float, Field(ge=0, lt=1, description="weight λ of the means in mixup")] = 0.1
 
     needs_ack: ClassVar[bool] = True

@@ -56,7 +56,10 @@ class PaDPaF(BaseMethod):
     task: Task
     shared: Annotated[
         Literal["content", "everything", "nothing"],
-        Field(description="federated networks: content (PaDPaF), everything (FedAvg), nothing (local training)"),
+        Field(
+            description="federated networks: content (PaDPaF), everything (FedAvg), nothing (local training) "
+            "(paper: content)"
+        ),
     ] = "content"
     prox_mu: Annotated[float, Field(ge=0, le=1e6, description="μ of FedProx on federated networks (paper: 0)")] = 0.0
     width: Annotated[int, Field(ge=4, le=512, description="channels of every layer (paper: 64, CelebA 128)")] = 32
@@ -101,7 +104,9 @@ class PaDPaF(BaseMethod):
         Literal["examples", "uniform"],
         Field(description="weight of a client: its number of images, or 1 (paper: uniform)"),
     ] = "examples"
-    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="number format of sent weights")] = "float32"
+    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="number format of sent weights (ours)")] = (
+        "float32"
+    )
     loss: Annotated[Form, Field(description="GAN loss: hinge (published code) or wasserstein (paper: wasserstein)")] = (
         "hinge"
     )

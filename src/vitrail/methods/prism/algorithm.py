@@ -75,7 +75,7 @@ class Prism(PrivateMethod):
     local_steps: Annotated[int, Field(ge=1, description="training iterations per client and round (paper: 100)")] = 20
     precision: Annotated[
         Precision,
-        Field(description="arithmetic of the networks; auto: bfloat16 if the processor has instructions for it"),
+        Field(description="arithmetic of the networks; auto: bfloat16 if the processor has instructions for it (ours)"),
     ] = "auto"
     batch_size: Annotated[int, Field(ge=2, description="generated images per iteration (paper: 64)")] = 50
     lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate for the scores (paper: 0.1)")] = 0.3
@@ -84,7 +84,7 @@ class Prism(PrivateMethod):
     ] = "cosine"
     straight_through: Annotated[
         Literal["identity", "theta"],
-        Field(description="gradient of the mask by θ: 1 (identity) or θ (theta, as in the paper's code)"),
+        Field(description="gradient of the mask by θ: 1 with identity, θ with theta (published code: theta)"),
     ] = "identity"
     loss: Annotated[
         Literal["moments", "gan"],
@@ -101,7 +101,7 @@ class Prism(PrivateMethod):
         Field(description="how moments of generated images are averaged over batches; adam is AMA (paper: adam)"),
     ] = "exponential"
     smoothing: Annotated[
-        float, Field(gt=0, le=1, description="moment_averaging=exponential: weight of the newest batch")
+        float, Field(gt=0, le=1, description="moment_averaging=exponential: weight of the newest batch (ours)")
     ] = 0.1
     ama_lr: Annotated[float, Field(gt=0, le=1e3, description="moment_averaging=adam: learning rate (paper: 0.005)")] = (
         0.005
@@ -114,10 +114,12 @@ class Prism(PrivateMethod):
     ] = "stratified"
     coding: Annotated[
         Literal["entropy", "packed", "klms"],
-        Field(description="mask coding: entropy coding under θ_t, packed bits, or KLMS (random candidates; lossy)"),
+        Field(
+            description="mask coding: entropy coding under θ_t, packed bits, or KLMS (random candidates; lossy) (ours)"
+        ),
     ] = "entropy"
-    klms_bits: Annotated[int, Field(ge=1, le=12, description="klms: bits per block")] = 6
-    klms_block: Annotated[int, Field(ge=1, description="klms: mask elements per block")] = 64
+    klms_bits: Annotated[int, Field(ge=1, le=12, description="klms: bits per block (ours)")] = 6
+    klms_block: Annotated[int, Field(ge=1, description="klms: mask elements per block (ours)")] = 64
     alpha: Annotated[
         float, Field(ge=0, le=100, description="PRISM-α: percentage of layers that send scores (paper: 0 or 70)")
     ] = 0.0
@@ -134,7 +136,12 @@ class Prism(PrivateMethod):
 
     # Aggregation and export.
     theta_clamp: Annotated[
-        float, Field(ge=0.001, lt=0.5, description="averaged θ is clamped to [theta_clamp, 1 - theta_clamp]")
+        float,
+        Field(
+            ge=0.001,
+            lt=0.5,
+            description="averaged θ is clamped to [theta_clamp, 1 - theta_clamp] (published code: 0.01)",
+        ),
     ] = 0.02
     mada: Annotated[
         Literal["off", "sampled", "expected"],
@@ -152,10 +159,12 @@ class Prism(PrivateMethod):
     ] = "none"
     pool_size: Annotated[
         int,
-        Field(ge=1, description="privacy=moments: layers of ψ are averaged to at most this many positions per side"),
+        Field(
+            ge=1, description="privacy=moments: layers of ψ are averaged to at most this many positions per side (ours)"
+        ),
     ] = 4
     max_update_norm: Annotated[
-        float, Field(ge=1e-6, le=1e4, description="mask-update: the change of θ is scaled to at most this norm")
+        float, Field(ge=1e-6, le=1e4, description="mask-update: the change of θ is scaled to at most this norm (ours)")
     ] = 1.0
     theta_clip: Annotated[
         float,

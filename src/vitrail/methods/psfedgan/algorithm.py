@@ -75,14 +75,26 @@ class PsFedGan(PrivateMethod):
     d_steps: Annotated[int, Field(ge=1, description="iterations of D per step (paper: as D's architecture needs)")] = 1
     batch_size: Annotated[
         int,
-        Field(ge=2, description="real images, and fakes, per step; dp-sgd: fakes per step, and divisor of the sum"),
+        Field(
+            ge=2,
+            description="real images, and fakes, per step; dp-sgd: fakes per step, and divisor of the sum "
+            "(paper: no value)",
+        ),
     ] = 16
-    width: Annotated[int, Field(ge=4, le=512, description="channels of G's last hidden layer")] = 16
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimension of the noise z")] = 100
+    width: Annotated[
+        int,
+        Field(
+            ge=4,
+            le=512,
+            description="channels of G's last hidden layer "
+            "(paper: G of 1.5 million weights for MNIST, 3.82 million for CIFAR10)",
+        ),
+    ] = 16
+    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimension of the noise z (paper: no value)")] = 100
     d_architecture: Annotated[
         str,
         AfterValidator(DISCRIMINATORS.check),
-        Field(description="architecture of D; psfedgan: client_discriminators sets it per client"),
+        Field(description="architecture of D; psfedgan: client_discriminators sets it per client (paper: any)"),
     ] = "dcgan"
     d_width: Annotated[
         int,
@@ -93,9 +105,9 @@ class PsFedGan(PrivateMethod):
             "(paper: D of 1.5 million weights for MNIST, 2.98 million for CIFAR10)",
         ),
     ] = 16
-    lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of G (Adam)")] = 2e-3
-    d_lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of D (Adam)")] = 1e-3
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1 for G and D")] = 0.5
+    lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of G (Adam) (paper: no value)")] = 2e-3
+    d_lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of D (Adam) (paper: no value)")] = 1e-3
+    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1 for G and D (paper: no value)")] = 0.5
     g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="loss of G (paper: minimax, Eq. 10)")] = (
         "nonsaturating"
     )
@@ -103,7 +115,8 @@ class PsFedGan(PrivateMethod):
         Literal["auto", "declared", "all", "public"],
         Field(
             description="labels that fakes are drawn with. declared: those of the client's images, which it sends; "
-            "all: every label; public: as declared, also with privacy; auto: declared, or all with privacy"
+            "all: every label; public: as declared, also with privacy; auto: declared, or all with privacy "
+            "(paper: no value)"
         ),
     ] = "auto"
     ema_decay: Annotated[
@@ -115,30 +128,45 @@ class PsFedGan(PrivateMethod):
             ge=0, description="final rounds in which C_l is trained; at most half of all (paper: after every N steps)"
         ),
     ] = 10
-    classifier_steps: Annotated[int, Field(ge=1, description="training steps of the classifier per such round")] = 120
-    classifier_batch_size: Annotated[int, Field(ge=2, description="images per training step of the classifier")] = 64
+    classifier_steps: Annotated[
+        int, Field(ge=1, description="training steps of the classifier per such round (paper: no value)")
+    ] = 120
+    classifier_batch_size: Annotated[
+        int, Field(ge=2, description="images per training step of the classifier (paper: no value)")
+    ] = 64
     real_fraction: Annotated[
-        float, Field(ge=0, le=1, description="fraction of the server's real images in a batch of the classifier")
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="fraction of the server's real images in a batch of the classifier (paper: no value)",
+        ),
     ] = 0.5
     max_grad_norm: Annotated[
-        float, Field(ge=1e-6, le=1e4, description="dp-sgd: norm to which one image's gradient is clipped (C)")
+        float, Field(ge=1e-6, le=1e4, description="dp-sgd: norm to which one image's gradient is clipped (C) (ours)")
     ] = 1.0
     sample_rate: Annotated[
-        float, Field(gt=0, le=1, description="dp-sgd: probability of an image to be in a step; public, as batch_size")
+        float,
+        Field(gt=0, le=1, description="dp-sgd: probability of an image to be in a step; public, as batch_size (ours)"),
     ] = 0.05
     d_coding: Annotated[
         Literal["plain", "delta", "int8", "int4"],
-        Field(description="coding of D: plain (float32), delta (exact, coded differences), int8 or int4 (rounded)"),
+        Field(
+            description="coding of D: plain (float32), delta (exact, coded differences), int8 or int4 (rounded) (ours)"
+        ),
     ] = "plain"
     client_discriminators: Annotated[
         str,
-        Field(description="clients whose D differs from d_architecture and d_width: NAME=ARCHITECTURE:WIDTH, ..."),
+        Field(
+            description="clients whose D differs from d_architecture and d_width: NAME=ARCHITECTURE:WIDTH, ... "
+            "(paper: any)"
+        ),
     ] = ""
     key_source: Annotated[
         Literal["agree", "file"],
         Field(
             description="secret seed of G. agree: by X25519 key agreement; file: from CLIENT.key in the folder "
-            "VITRAIL_KEYS, on both sides"
+            "VITRAIL_KEYS, on both sides (paper: agreed in advance)"
         ),
     ] = "agree"
 

@@ -41,6 +41,11 @@ class Entry:
         runs: The folders of its finished runs, one per seed.
         found: The measures of each of these runs, as `vitrail.evaluate` returns them.
         failed: What failed, one text per seed.
+
+    Examples:
+        >>> (entry,) = entries(["prism"], {"clients": 4})
+        >>> entry.name, entry.settings.clients, entry.runs
+        ('prism', 4, [])
     """
 
     name: str

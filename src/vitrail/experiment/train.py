@@ -113,8 +113,24 @@ def resume(
         workers: Number of worker processes, if it should change.
         callbacks: Objects that follow the run, or names of registered callbacks.
 
+    Returns:
+        The finished run.
+
     Raises:
         VitrailError: If the folder has no run, or the run was made with other data.
+
+    Examples:
+        >>> import tempfile, vitrail
+        >>> class Interrupt(vitrail.Callback):
+        ...     def on_round_end(self, result, row):
+        ...         raise KeyboardInterrupt
+        >>> folder = tempfile.mkdtemp()
+        >>> try:
+        ...     vitrail.train("prism", data="digits", size=8, clients=2, rounds=2, local_steps=1, workers=1,
+        ...                   eval_every=0, out=folder, callbacks=[Interrupt()])
+        ... except KeyboardInterrupt:
+        ...     print(len(vitrail.resume(folder).rows), "rounds")
+        2 rounds
     """
     place = RunDir(Path(folder))
     if not place.settings.exists():

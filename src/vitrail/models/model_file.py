@@ -164,9 +164,19 @@ def load(path: str | Path, change: Callable[[Model], Model] | None = None) -> Ge
         path: A model file or a run's folder.
         change: Applied to the model, once it was checked, before its network is built.
 
+    Returns:
+        The generator, in evaluation mode.
+
     Raises:
         VitrailError: If there is no such file.
         Malformed: If the file is not a generator's, or is damaged.
+
+    Examples:
+        >>> import tempfile, vitrail
+        >>> run = vitrail.train("prism", data="digits", size=8, clients=2, rounds=1, local_steps=1, workers=1,
+        ...                     eval_every=0, out=tempfile.mkdtemp())
+        >>> vitrail.load(run.folder).sample(4, label=3).shape
+        torch.Size([4, 1, 8, 8])
     """
 
     def build(model: Model, names: Sequence[str], about: dict[str, Any]) -> Generator:
@@ -183,9 +193,19 @@ def load_classifier(path: str | Path) -> Classifier:
     Args:
         path: A model file or a run's folder; a run may have a classifier in addition to its generator.
 
+    Returns:
+        The classifier, in evaluation mode.
+
     Raises:
         VitrailError: If there is no such file.
         Malformed: If the file is not a classifier's, or is damaged.
+
+    Examples:
+        >>> import tempfile, vitrail
+        >>> run = vitrail.train("fedavg", data="digits", size=8, clients=2, rounds=1, local_steps=1, workers=1,
+        ...                     eval_every=0, out=tempfile.mkdtemp())
+        >>> vitrail.load_classifier(run.folder).classify(torch.rand(4, 1, 8, 8)).shape
+        torch.Size([4])
     """
     path = Path(path)
     return _load(path, CLASSIFIER if (path / CLASSIFIER).exists() else MODEL, open_classifier)

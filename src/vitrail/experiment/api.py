@@ -82,10 +82,10 @@ def compare(
 
     Examples:
         >>> import tempfile, vitrail
-        >>> found = vitrail.compare(["mdgan"], out=tempfile.mkdtemp(), seeds=[0, 1], metrics=["pixels"], n=20,
+        >>> found = vitrail.compare(["mdgan"], out=tempfile.mkdtemp(), metrics=["pixels"], n=20,
         ...                         data="digits", size=8, clients=2, rounds=1, workers=1, eval_every=0)
         >>> [(entry.name, len(entry.runs), entry.failed) for entry in found]
-        [('mdgan', 2, [])]
+        [('mdgan', 1, [])]
     """
     if given := [m for m in methods if isinstance(m, BaseMethod)]:
         raise VitrailError(f"{type(given[0]).__name__}(...) is an object; give its class, and settings by name")

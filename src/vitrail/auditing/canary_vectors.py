@@ -1,9 +1,8 @@
 """Canary gradients against DP-SGD (privacy/dpsgd.py), canary updates against DP-FedAvg (privacy/dpfedavg.py).
 
-Each canary is a vector as large as clipping allows, in its own coordinate (Dirac canaries; Nasr et al. 2023). So
-canaries do not affect each other, and one noised sum has many independent trials. They pass through the run's own
-sampling, clipping and noise; the auditor sees what the accountant assumes: every noised sum of gradients, or the noised
-sums that the server of DP-FedAvg publishes.
+Each canary is a vector of the largest norm in its own coordinate (Dirac canaries; Nasr et al. 2023), so one noised sum
+has many independent trials. They pass through the run's own sampling, clipping and noise; the auditor sees what the
+accountant assumes: every noised sum.
 """
 
 from __future__ import annotations

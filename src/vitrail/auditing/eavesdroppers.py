@@ -1,9 +1,8 @@
 """Attack: eavesdroppers that rebuild a client's secret generator from its messages (PS-FedGAN, section 4.2).
 
-The run is executed again, and each eavesdropper trains its G_A on the messages. At the end G_A and the server's G_s
-generate images from the same z and labels, which are compared: accuracy of an oracle on the requested labels, NMSE and
-SSIM. Clients do not depend on each other, so only the attacked ones are requested again. Keys and noise come from the
-run's seed, so the messages have the same bits as in the run; with noise_source=os they are drawn again.
+The run is executed again, for the attacked clients only, and each eavesdropper trains its G_A on the messages. G_A and
+the server's G_s then generate images from the same z and labels: accuracy of an oracle, NMSE and SSIM. Messages have
+the same bits as in the run; with noise_source=os, keys and noise are drawn again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A client's side of secure aggregation: five exchanges per round (messages.py), with secrets in its private state.
 
-A client answers each exchange once, so it signs one list of clients and never sends both shares of one client. It sends
-no share before `threshold` clients have signed the list that it signed (the consistency check of Bonawitz et al. 2017).
-The threshold comes from its own task, not from the server, and the keys of other clients from its owner, if the owner
-has provided a folder of them.
+A client answers each exchange once, so it never sends both shares of one client. It sends no share before `threshold`
+clients have signed the list that it signed (the consistency check of Bonawitz et al. 2017). The threshold comes from
+its own task, not from the server, and the keys of other clients from its owner, if the owner has provided them.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def test_a_model_whose_training_diverged_is_not_sampled(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["run", "prsm"], "did you mean prism?"),
         (["run", "prism", "clients"], "key=value"),
@@ -103,13 +103,13 @@ def test_a_model_whose_training_diverged_is_not_sampled(tmp_path):
         (["compare", "prism", "--seeds", "many"], "--seeds many"),
     ],
 )
-def test_errors_are_messages_with_remedies_not_tracebacks(words, says, tmp_path, monkeypatch, capsys):
+def test_errors_are_messages_with_remedies_not_tracebacks(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["vitrail", *words])
     with pytest.raises(SystemExit) as stopped:  # an error of another kind would be raised as it is
         main()
     assert stopped.value.code == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

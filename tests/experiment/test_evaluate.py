@@ -79,10 +79,13 @@ def test_the_command_line_prints_a_line_a_client_and_keeps_them(run, columns):
     stored = json.loads((run / "clients.json").read_text())
     assert [c["name"] for c in stored["columns"]] == ["invert", "blur"]
     assert stored["columns"][0]["measures"][0]["value"] == pytest.approx(columns[0].measures[0].value)
-    for words, says in ((["--best"], "remove --data, --best and --ensemble"), (["--metrics", "oracle"], "not oracle")):
+    for words, message in (
+        (["--best"], "remove --data, --best and --ensemble"),
+        (["--metrics", "oracle"], "not oracle"),
+    ):
         refused = CliRunner().invoke(app, ["evaluate", str(run), "--clients", *words])
         assert isinstance(refused.exception, VitrailError)
-        assert says in str(refused.exception)
+        assert message in str(refused.exception)
 
 
 def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vitrail.auditing.attack import Case, Curves, Figure, Finding, Target
-from vitrail.auditing.eavesdropper import Eavesdropper, Eavesdropping, Kind, kinds
+from vitrail.auditing.eavesdropper import Eavesdropper, EavesdropperKind, Eavesdropping, kinds
 from vitrail.engines.federation import Federation, RoundResult, select_clients
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import run_round
@@ -130,7 +130,7 @@ class Wiretap:
     """
 
     def __init__(
-        self, access: Eavesdropping, kinds: Sequence[Kind], clients: Sequence[str], server: State, rng: Rng
+        self, access: Eavesdropping, kinds: Sequence[EavesdropperKind], clients: Sequence[str], server: State, rng: Rng
     ) -> None:
         self.access, self.kinds, self.clients, self.server, self.rng = access, kinds, clients, server, rng
         self.last: dict[str, Any] = {}  # each client's last message
@@ -148,7 +148,9 @@ class Wiretap:
             eavesdropper.receive(message)
 
 
-def replay_run(target: Target, access: Eavesdropping, kinds: Sequence[Kind], rounds: int) -> tuple[Federation, Wiretap]:
+def replay_run(
+    target: Target, access: Eavesdropping, kinds: Sequence[EavesdropperKind], rounds: int
+) -> tuple[Federation, Wiretap]:
     """Run a run's first rounds again with its first clients and all eavesdroppers on them.
 
     Args:

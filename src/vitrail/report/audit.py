@@ -19,7 +19,7 @@ from vitrail.utils.quantities import number
 
 
 @dataclass(frozen=True)
-class Audit:
+class AuditResults:
     """The results of all attacks on a run, and the images that they name."""
 
     verdict: str
@@ -27,15 +27,15 @@ class Audit:
     images: Mapping[str, ReportImage]
 
 
-def read_audit(path: Path) -> tuple[Audit | None, str]:
+def read_audit(path: Path) -> tuple[AuditResults | None, str]:
     """Read an audit; arguments and result as for `read_results`."""
     return read_results(path, lambda tree: _audit(tree, path.parent), "vitrail audit")
 
 
-def _audit(tree: Any, folder: Path) -> Audit:
+def _audit(tree: Any, folder: Path) -> AuditResults:
     findings = TypeAdapter(list[Finding]).validate_python(_with_names_and_floats(tree["findings"]))
     named = {f.image_file: read_image(folder / Path(f.image_file).name) for f in findings}  # only of this folder
-    return Audit(str(tree.get("verdict", "")), findings, {k: v for k, v in named.items() if v})
+    return AuditResults(str(tree.get("verdict", "")), findings, {k: v for k, v in named.items() if v})
 
 
 def _with_names_and_floats(value: Any) -> Any:
@@ -48,7 +48,7 @@ def _with_names_and_floats(value: Any) -> Any:
     return {None: nan, "infinite": inf}.get(value, value)
 
 
-def audit_tables(audit: Audit) -> list[Table]:
+def audit_tables(audit: AuditResults) -> list[Table]:
     """Return tables of bounds, and of figures of attacks without bounds."""
     bounds = Table(
         "Lower and upper bounds on ε",
@@ -63,7 +63,7 @@ def audit_tables(audit: Audit) -> list[Table]:
     return [table for table in (bounds, others, *cases) if table.rows]
 
 
-def audit_charts(audit: Audit, name: str) -> list[Chart]:
+def audit_charts(audit: AuditResults, name: str) -> list[Chart]:
     """Return charts of the attackers' losses by message."""
     charts = []
     for i, curves in enumerate(c for f in audit.findings for c in f.curves):

@@ -67,10 +67,10 @@ def reference(out: Path, tmp: Path) -> Federation:
     with SimulationEngine(SimulatedClients(plan.method, plan.id, rng, indices, tmp), whole.data.train) as engine:
         for row in place.rows():
 
-            def ask(requests: Iterable[tuple[str, bytes]], left_out=frozenset(row["excluded"])):
-                asked = list(requests)
-                yield from ((client, Failure("absent")) for client, _ in asked if client in left_out)
-                yield from engine.ask(request for request in asked if request[0] not in left_out)
+            def ask(requests: Iterable[tuple[str, bytes]], excluded=frozenset(row["excluded"])):
+                received = list(requests)
+                yield from ((client, Failure("absent")) for client, _ in received if client in excluded)
+                yield from engine.ask(request for request in received if request[0] not in excluded)
 
             fed, outcome = run_round(plan.method, fed, plan.id, plan.clients, ask, rng)
             assert len(outcome.replied) == row["replied"]

@@ -91,7 +91,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
             key, ca = keys / name / "supernode.key", keys / name / "ca.crt"
             sites.supernode(name, "--node-config", shared, key=key, ca=ca, command=command)
         for name in owners:
-            sites.says(name, "SuperNode ID")
+            sites.wait_for(name, "SuperNode ID")
         yield sites
 
 

@@ -118,9 +118,9 @@ def report(
     from vitrail.experiment.run_dir import RunDir
     from vitrail.report import write_report
 
-    place = Path(out) if out else RunDir(Path(runs[0])).report if len(runs) == 1 else Path("report.html")
-    write_report([Path(r) for r in runs], place, title, private=not public)
-    typer.echo(f"report: {place}")
+    path = Path(out) if out else RunDir(Path(runs[0])).report if len(runs) == 1 else Path("report.html")
+    write_report([Path(r) for r in runs], path, title, private=not public)
+    typer.echo(f"report: {path}")
 
 
 def export(

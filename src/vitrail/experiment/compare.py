@@ -87,7 +87,7 @@ def entries(names: Sequence[str], overrides: Mapping[str, Any], only: str = "*")
     if given := [name for name in FREELY if name in overrides]:
         raise VitrailError(f"{given[0]} is set by the comparison; give --seeds and --out instead")
     lines = [line for name in names for line in _lines(name, overrides)]
-    folders = [place_name(line.name) for line in lines]
+    folders = [folder_name(line.name) for line in lines]
     for line, folder in zip(lines, folders, strict=True):
         if folders.count(folder) > 1 or not folder.strip("."):
             raise VitrailError(f"a run is called {line.name!r}; give each [[runs]] a name of its own, with letters")
@@ -161,18 +161,18 @@ def _chosen(lines: Sequence[_Line], patterns: str) -> list[_Line]:
     return [line for line in lines if any(fnmatchcase(line.name, pattern) for pattern in wanted)]
 
 
-def place_name(name: str) -> str:
+def folder_name(name: str) -> str:
     """Return the name of a run's folder.
 
-    >>> place_name("sync d&g, k = 2")
+    >>> folder_name("sync d&g, k = 2")
     'sync-d-g-k-2'
     """
     return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name).split())
 
 
-def place(entry: Entry, seed: int, out: Path) -> RunDir:
+def run_dir(entry: Entry, seed: int, out: Path) -> RunDir:
     """Return the folder of a run of the comparison."""
-    return RunDir(out / place_name(entry.name) / f"seed-{seed}")
+    return RunDir(out / folder_name(entry.name) / f"seed-{seed}")
 
 
 def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConfig) -> dict[str, str]:
@@ -192,7 +192,7 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConf
                 "covered by its ε; remove --best"
             )
         for seed in seeds:
-            folder = place(entry, seed, out)
+            folder = run_dir(entry, seed, out)
             if folder.settings.exists() and (other := changed_settings(entry.settings, seed, folder)):
                 raise VitrailError(
                     f"{folder.path} was run with another {', '.join(other)}; give another --out, or remove it"
@@ -224,7 +224,7 @@ def compare(
     rulers = check(found, seeds, out, how)
     for seed in seeds:
         for entry in found:
-            folder = place(entry, seed, out)
+            folder = run_dir(entry, seed, out)
             settings = entry.settings.model_copy(update={"seed": seed, "out": str(folder.path)})
             there = folder.settings.exists()
             rounds = config.resolve(str(folder.settings), {}).rounds if there else settings.rounds

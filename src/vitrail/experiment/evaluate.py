@@ -65,11 +65,11 @@ def evaluate_stored(
     run = where.is_dir()
     if (best or ensemble) and not run:
         raise VitrailError(f"{where}: --best and --ensemble are for a run's folder; give the folder, or remove them")
-    place = RunDir(where)
-    files = {"stored model": place.model if run else where}
-    files |= {"best round": place.best} if best else {}
-    files |= {ENSEMBLE: place.path / "ensemble.safetensors"} if ensemble else {}
-    models = {name: _load(place, name, path) for name, path in files.items()}
+    run_dir = RunDir(where)
+    files = {"stored model": run_dir.model if run else where}
+    files |= {"best round": run_dir.best} if best else {}
+    files |= {ENSEMBLE: run_dir.path / "ensemble.safetensors"} if ensemble else {}
+    models = {name: _load(run_dir, name, path) for name, path in files.items()}
     found = data if isinstance(data, Dataset) else _data(where, next(iter(models.values())), data)
     chosen = None if families is None else check_metrics(families)
     options = {"families": chosen, **more}
@@ -77,8 +77,8 @@ def evaluate_stored(
     for name, model in models.items():
         report_progress(name)
         classifier = model if isinstance(model, Classifier) else None
-        if run and name == "stored model" and (place.path / "classifier.safetensors").exists():
-            classifier = load_classifier(place.path)
+        if run and name == "stored model" and (run_dir.path / "classifier.safetensors").exists():
+            classifier = load_classifier(run_dir.path)
         measures: list[Measure] = []
         drawn = None if chosen is None else [f for f in chosen if f != "classifier"]
         if isinstance(model, Generator) and drawn != []:
@@ -105,11 +105,11 @@ def _accuracy(classifier: Classifier, data: Dataset) -> Measure:
         return accuracy(classifier.net, test)
 
 
-def _load(place: RunDir, name: str, path: Path) -> Generator | Classifier:
+def _load(run_dir: RunDir, name: str, path: Path) -> Generator | Classifier:
     if not path.exists() and name != "stored model":
         raise VitrailError(f"there is no {path}: this run stored no {name.partition(' (')[0]}; remove the option")
-    if not path.exists() and place.settings.exists():
-        raise VitrailError(f"{place.path} has no model yet: `vitrail resume {place.path}` finishes the run")
+    if not path.exists() and run_dir.settings.exists():
+        raise VitrailError(f"{run_dir.path} has no model yet: `vitrail resume {run_dir.path}` finishes the run")
     return load_classifier(path) if kind_of(path) == "classifier" else load(path)
 
 
@@ -126,10 +126,10 @@ def _data(where: Path, model: Generator | Classifier, named: str | None) -> Data
 
 def _settings(where: Path, data: str) -> Settings | None:
     """The settings of the run that a model belongs to: of its folder, if they speak of the same data."""
-    place = RunDir(where if where.is_dir() else where.parent)
-    if not place.settings.exists():
+    run_dir = RunDir(where if where.is_dir() else where.parent)
+    if not run_dir.settings.exists():
         return None
-    settings = config.resolve(str(place.settings), {})
+    settings = config.resolve(str(run_dir.settings), {})
     return settings if where.is_dir() or public_name(settings.data) == data else None
 
 
@@ -156,36 +156,36 @@ def evaluate_clients(
     Raises:
         VitrailError: If the run is not finished, or no metric is left.
     """
-    place = RunDir(Path(run))
-    if not place.settings.exists() or not place.model.exists():
+    run_dir = RunDir(Path(run))
+    if not run_dir.settings.exists() or not run_dir.model.exists():
         raise VitrailError(f"{run}: --clients needs the folder of a finished run, with its clients/")
     chosen = [f for f in families if f in FAMILIES] if families else ["fd-vitrail"]
     if not chosen:
         raise VitrailError(
             f"--clients: use {' and '.join(FAMILIES)}, not {', '.join(families or [])}; name one of them"
         )
-    s = config.resolve(str(place.settings), {})
+    s = config.resolve(str(run_dir.settings), {})
     data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
     columns = []
-    for name, domain in _clients(place, s.partition).items():
+    for name, domain in _clients(run_dir, s.partition).items():
         report_progress(name)
-        file, options = private_file(place.clients, name), {"families": chosen, **more}
+        file, options = private_file(run_dir.clients, name), {"families": chosen, **more}
         found = read_measures(stored, file, options) if stored else None
         if found is None:
             own = replace(data, test=transformed_test_images(data, domain, s.seed)) if domain else data
             found = evaluate(load_of_client(run, name), own, families=chosen, report_progress=report_progress, **more)
-            found = with_note(found, not_held_out(data, place.split))
+            found = with_note(found, not_held_out(data, run_dir.split))
         columns.append(Column(name, f"clients/{file.name}", file_digest(file), options, found))
     return data, columns
 
 
-def _clients(place: RunDir, partition: str) -> dict[str, str]:
+def _clients(run_dir: RunDir, partition: str) -> dict[str, str]:
     """The clients with private files, and their domains; empty: test images are used without a transform."""
     domains = parse_partition(partition).domains
-    names = [unquote(p.stem) for p in sorted(place.clients.glob("*.safetensors"))]
+    names = [unquote(p.stem) for p in sorted(run_dir.clients.glob("*.safetensors"))]
     if not names:
         raise VitrailError(
-            f"{place.clients} has no private files, so no client has a personal generator; remove --clients"
+            f"{run_dir.clients} has no private files, so no client has a personal generator; remove --clients"
         )
     return {name: name for name in domains if name in names} or dict.fromkeys(names, "")
 

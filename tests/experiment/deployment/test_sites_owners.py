@@ -30,7 +30,7 @@ dependencies = []
 [tool.hatch.build.targets.wheel]
 packages = ["."]
 [tool.flwr.app]
-publisher = "somebody"
+publisher = "another"
 [tool.flwr.app.components]
 serverapp = "foreign.app:server"
 clientapp = "foreign.app:client"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.2.0"
+from vitrail.utils.version import __version__
 
 if TYPE_CHECKING:
     from vitrail.data.dataset import Dataset, Images
@@ -28,56 +28,19 @@ if TYPE_CHECKING:
     )
     from vitrail.experiment.run_dir import Run
     from vitrail.experiment.train import resume, train
-    from vitrail.methods.base import (
-        BaseMethod,
-        Broadcast,
-        Method,
-        Model,
-        PartSpec,
-        Reply,
-        ServerMessage,
-        Sums,
-        Task,
-    )
+    from vitrail.methods.base import BaseMethod, Method, setting
+    from vitrail.methods.messages import Broadcast, PartSpec, Reply, ServerMessage, Sums, Task
+    from vitrail.models.model import Model
     from vitrail.models.model_file import Classifier, Generator, load, load_classifier
     from vitrail.utils.rng import Rng
 
 __all__ = [
-    "BaseMethod",
-    "Broadcast",
-    "Callback",
-    "Classifier",
-    "Dataset",
-    "Generator",
-    "Images",
-    "Method",
-    "Model",
-    "PartSpec",
-    "Reply",
-    "Rng",
-    "Run",
-    "ServerMessage",
-    "Sums",
-    "Task",
-    "__version__",
-    "compare",
-    "evaluate",
-    "load",
-    "load_classifier",
-    "register_callback",
-    "register_discriminator",
-    "register_features",
-    "register_generator",
-    "register_mechanism",
-    "register_method",
-    "register_metric",
-    "register_model_kind",
-    "register_partition",
-    "register_source",
-    "register_transform",
-    "resume",
-    "train",
-]
+    "BaseMethod", "Broadcast", "Callback", "Classifier", "Dataset", "Generator", "Images", "Method", "Model",
+    "PartSpec", "Reply", "Rng", "Run", "ServerMessage", "Sums", "Task", "__version__", "compare", "evaluate",
+    "load", "load_classifier", "register_callback", "register_discriminator", "register_features",
+    "register_generator", "register_mechanism", "register_method", "register_metric", "register_model_kind",
+    "register_partition", "register_source", "register_transform", "resume", "setting", "train",
+]  # fmt: skip
 
 _MODULES = {
     "data.dataset": ("Dataset", "Images"),
@@ -86,9 +49,9 @@ _MODULES = {
     "experiment.register": tuple(name for name in __all__ if name.startswith("register_")),
     "experiment.run_dir": ("Run",),
     "experiment.train": ("resume", "train"),
-    "methods.base": (
-        *("BaseMethod", "Broadcast", "Method", "Model", "PartSpec", "Reply", "ServerMessage", "Sums", "Task"),
-    ),
+    "methods.base": ("BaseMethod", "Method", "setting"),
+    "methods.messages": ("Broadcast", "PartSpec", "Reply", "ServerMessage", "Sums", "Task"),
+    "models.model": ("Model",),
     "models.model_file": ("Classifier", "Generator", "load", "load_classifier"),
     "utils.rng": ("Rng",),
 }

@@ -25,7 +25,8 @@ def test_the_first_loss_is_barlow_twins_of_image_and_reconstruction(run):
     five_steps = learn_maps(run.trained, steps=5, latent=0)
     assert five_steps.losses[0] == one_step.losses[0]
     with torch.no_grad():
-        reconstructed = one_step.reconstruct(x, client)
+        z_s = one_step.style[client](run.trained.style(client, x))
+        reconstructed = run.trained.generators[client](torch.cat([one_step.content_latent(x), z_s], 1))  # line 8
         D = run.trained.D_c
         plain = barlow_twins(D.project(D.features(x)), D.project(D.features(reconstructed))).item()
     assert one_step.losses[0] == pytest.approx(plain, rel=0.1)  # the maps have taken one step since

@@ -1,11 +1,12 @@
 """Methods and networks from outside the package: what works, and what is refused before training."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
 import torch
+from pydantic import AfterValidator
 from torch import nn
 
 import vitrail
@@ -16,6 +17,7 @@ from vitrail.methods.registry import METHODS
 from vitrail.nets.discriminators import DISCRIMINATORS
 from vitrail.nets.generators import GENERATORS
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.registry import Registry
 
 SMALL = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "eval_every": 0}
 
@@ -99,6 +101,32 @@ def test_classes_are_refused_where_no_network_is_expected():
         vitrail.train("prism", rounds=int)
 
 
+DECODERS = Registry[Any]("decoder", "vitrail.test_decoders")
+
+
+@dataclass(frozen=True)
+class Decoding(Nothing):
+    """A method with a registry of its own, and with a setting whose name another method uses, too."""
+
+    decoder: Annotated[str, AfterValidator(DECODERS.check)] = ""
+    features: str = "edges of the image"
+
+
+def test_a_class_is_accepted_by_any_setting_that_a_registry_checks():
+    name = METHODS.name_of(Decoding)
+    given = name_classes([name], {"decoder": Plain})
+    assert config.resolve(name, given).decoder == "plain"
+    assert DECODERS["plain"] is Plain
+    with pytest.raises(VitrailError, match="only decoder accept one"):
+        name_classes([name], {"features": Plain})
+
+
+def test_a_method_may_have_a_setting_named_features():
+    DECODERS.name_of(Plain)
+    found = config.resolve(METHODS.name_of(Decoding), {"features": "corners", "decoder": "plain"})
+    assert found.features == "corners"
+
+
 def test_what_is_no_method_is_refused():
     with pytest.raises(VitrailError, match=r"3 is not a method.*vitrail\.BaseMethod"):
         vitrail.train(3)
@@ -177,7 +205,7 @@ def test_flower_knows_classes_below_a_package_of_vitrail_plugins(monkeypatch):
 
 
 def test_a_class_is_accepted_as_the_discriminator():
-    assert name_classes({"d_architecture": Plain}) == {"d_architecture": "plain"}
+    assert name_classes(["psfedgan"], {"d_architecture": Plain}) == {"d_architecture": "plain"}
     assert "plain" in DISCRIMINATORS
 
 

@@ -10,10 +10,9 @@ import torch
 from tests.federation import QUICK, digits, federate, quick, shares
 from vitrail import load, train
 from vitrail.experiment import settings as config
-from vitrail.methods import masks
+from vitrail.methods import masks, released_sums
 from vitrail.methods.base import Model, ServerMessage, Sums, Task
-from vitrail.methods.prism import loss
-from vitrail.methods.prism.loss import feature_summary
+from vitrail.methods.released_sums import feature_summary
 from vitrail.models.model_file import check_model
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.feature_sum_messages import pack, unpack
@@ -54,8 +53,8 @@ def test_without_noise_any_partition_gives_the_same_model_bit_for_bit(tmp_path, 
             sums[y] += summary.rows(x[None])[0]
         return sums
 
-    monkeypatch.setattr(loss, "class_sums", one_by_one)
-    monkeypatch.setattr(loss, "cached", lambda kind, key, compute: compute())
+    monkeypatch.setattr(released_sums, "class_sums", one_by_one)
+    monkeypatch.setattr(released_sums, "cached", lambda kind, key, compute: compute())
     labels = digits().train.labels[:72]
     sorted_by_class = np.argsort(labels, kind="stable")
     splits = {

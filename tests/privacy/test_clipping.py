@@ -18,7 +18,7 @@ from vitrail.experiment.validation import BadSettings
 from vitrail.methods import METHODS
 from vitrail.methods.base import ServerMessage
 from vitrail.methods.prism import mechanisms as prism_privacy
-from vitrail.methods.prism.loss import load_public_features
+from vitrail.methods.released_sums import load_public_features
 from vitrail.nets.dcgan import DcganDiscriminator
 from vitrail.privacy import dpsgd
 from vitrail.privacy.clipping import clipped, clipped_rows, noised

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from vitrail.methods.base import Sums
 from vitrail.privacy.clipping import clipped, clipped_rows, noised
 from vitrail.privacy.dpfedavg import clip_update, mean_update, mechanism
 from vitrail.privacy.noise import seeded
@@ -78,10 +77,10 @@ def test_parts_are_clipped_together():
 
 
 def test_the_mean_update_is_that_of_the_noised_sum():
-    sums = Sums({"a": np.arange(20_000.0), "b": np.full(20_000, 4.0)}, 4)
-    plain = mean_update(sums, ["a", "b"], None)
+    sums = {"a": np.arange(20_000.0), "b": np.full(20_000, 4.0)}
+    plain = mean_update(sums, 4, ["a", "b"], None)
     assert np.array_equal(plain["a"], np.arange(20_000.0) / 4)
-    noisy = mean_update(sums, ["a", "b"], (8.0, seeded(Rng((1,)))))
+    noisy = mean_update(sums, 4, ["a", "b"], (8.0, seeded(Rng((1,)))))
     noise = [noisy[name] - plain[name] for name in ("a", "b")]
     assert [n.std() for n in noise] == pytest.approx([2.0, 2.0], rel=0.03)
     assert abs(np.corrcoef(*noise)[0, 1]) < 0.04  # the noise of the parts is independent

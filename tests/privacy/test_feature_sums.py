@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.federation import digits
-from vitrail.methods.prism.loss import load_public_features
+from vitrail.methods.released_sums import load_public_features
 from vitrail.nets.feature_moments import to_float
 from vitrail.privacy.feature_sum_messages import pack, unpack
 from vitrail.privacy.feature_sums import (

@@ -17,7 +17,7 @@ from vitrail.experiment import settings as config
 from vitrail.experiment.deployment.node import Node
 from vitrail.experiment.deployment.specs import spec_of
 from vitrail.experiment.plan import Plan, prepare
-from vitrail.methods.prism.loss import feature_summary, feature_sums
+from vitrail.methods.released_sums import feature_summary, feature_sums
 from vitrail.privacy.feature_sum_messages import unpack
 from vitrail.wire.message import Header, Kind, Message, decode, encode
 

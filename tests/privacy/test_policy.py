@@ -212,7 +212,7 @@ def test_all_keys_of_a_config_are_read():
     ("config", "reason"),
     [
         ({"accept": "momnets"}, "did you mean moments"),
-        ({"accept": "paper"}, "never accepted"),
+        ({"accept": "paper"}, "rests on an assumption"),
         ({"least-unit": "pixel"}, "example or client"),
         ({"max-epsilon": 0}, "above 0"),
         ({"max-epsilon": -1.0}, "above 0"),
@@ -239,6 +239,19 @@ def test_a_registered_mechanism_can_be_accepted(monkeypatch):
     )
     assert not refusal(from_config({"accept": "laplace-sums"}), plugin)
     assert "its mechanism is laplace-sums" in refusal(from_config({"accept": "mask-update"}), plugin)
+
+
+def test_a_registered_mechanism_with_noise_of_the_server_is_accepted_by_its_prefix(monkeypatch):
+    monkeypatch.setattr(MECHANISMS, "_added", {})
+    MECHANISMS.register("laplace-sums", "Laplace noise on sums")(lambda sums: sums)
+    method = built("prism, mask-update")
+    mechanism = replace(method.mechanism, name="laplace-sums", noised_by="server")
+    plugin = SimpleNamespace(task=method.task, mechanism=mechanism, max_replies=method.max_replies)
+    assert not refusal(from_config({"accept": "server-laplace-sums"}), plugin)
+    assert "its mechanism is server-laplace-sums" in refusal(from_config({"accept": "laplace-sums"}), plugin)
+    with pytest.raises(VitrailError, match="no such mechanism"):
+        from_config({"accept": "server-laplace"})
+    assert from_config({"accept": "distributed-moments"}).accept == ("distributed-moments",)
 
 
 @pytest.mark.parametrize("name", list(MECHANISMS))

@@ -70,12 +70,6 @@ class LatentMaps:
         z_s = torch.randn(len(x), G.latent, generator=Rng((seed,)).child("restyle").torch())
         return _generate(G, torch.cat([z_c, z_s], 1), y)
 
-    @torch.no_grad()
-    def reconstruct(self, x: Tensor, client: str, y: Tensor | None = None) -> Tensor:
-        """Return a client's images, generated again from both predicted latents (line 8)."""
-        z_s: Tensor = self.style[client](self.trained.style(client, x))
-        return _generate(self.trained.generators[client], torch.cat([self.content_latent(x, y), z_s], 1), y)
-
 
 def learn_maps(
     trained: TrainedNetworks, steps: int = 2000, latent: float = 1.0, seed: int = 0,

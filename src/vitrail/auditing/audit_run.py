@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vitrail import __version__
 from vitrail.auditing import ATTACKS
 from vitrail.auditing.attack import KEYS, Attack, Finding, Target
 from vitrail.auditing.eavesdropper import R, check_r
@@ -25,6 +24,7 @@ from vitrail.utils.atomic import write_atomically
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import Malformed, VitrailError, nearest
 from vitrail.utils.rng import Rng
+from vitrail.utils.version import __version__
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ each, which gives sharper bounds because a release is cheap. The auditor knows e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from vitrail.privacy.feature_sums import Summary, class_sums
 from vitrail.utils.rng import Rng
 
 ABOUT = "canary images in a client's data, detected in the noised sums that it releases"
-SHORT = {"local_steps": 1, "batch_size": 2}  # training after a release is computed from it alone
 AROUND = 1000  # other images of a client with canaries; with few images, rounding alone would hide a canary
 Floats = NDArray[np.float64]
 
@@ -101,9 +100,7 @@ class AttackedRelease:
     """
 
     def __init__(self, target: Target, summary: Summary) -> None:
-        method: Any = target.plan.method
-        names = {field.name for field in fields(method)}
-        self.method = replace(method, **{name: value for name, value in SHORT.items() if name in names})
+        self.method = target.plan.method.for_audit()
         self.summary, self.kinds = summary, max(self.method.task.classes, 1)
         self.sigma = self.method.mechanism.sigma if self.method.mechanism else 0.0
         self.server = self.method.server_init(target.rng.child("server"))
@@ -121,7 +118,7 @@ class AttackedRelease:
         if self.method.task.secagg_threshold:
             return self._secure(data, name, rng)
         parts, state = request_reply(self.method, self.server, name, data, rng)
-        sums = parts["sums"] if "sums" in parts else state["loss"]["released"]
+        sums = self.method.released_sums(parts, state)
         return np.asarray(sums, np.float64).reshape(self.kinds, -1) / self.summary.grid
 
     def _secure(self, data: Images, name: str, rng: Rng) -> Floats:

@@ -8,38 +8,23 @@ method's own upload; the auditor scores them by the likelihood of either coin, o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_trials
+from vitrail.methods.audit_hooks import NoisedMasks
 from vitrail.methods.base import Method, ServerMessage
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire import scores as on_wire
-from vitrail.wire.codecs import Array
 
 ABOUT = "canary clients that move θ as far as allowed, in one of two directions, recognised by the masks they send"
 BLOCK = 256  # elements that a canary client moves
 AMONG = 4096  # elements it selects from: those furthest from the bounds of θ
 LONGEST = 3  # answers of one client that are attacked together
 Floats = NDArray[np.float64]
-
-
-class NoisedMasks(Protocol):
-    """How a method's clients draw masks from noised probabilities θ (`Method.noised_masks`)."""
-
-    @property
-    def sampling(self) -> str: ...
-    @property
-    def theta_clip(self) -> float: ...
-    @property
-    def split(self) -> tuple[slice, slice]: ...
-    def uniform(self, message: ServerMessage, rng: Rng) -> Tensor: ...
-    def upload(self, s: Tensor, s_t: on_wire.Scores, message: ServerMessage, rng: Rng) -> dict[str, Array]: ...
 
 
 @dataclass(frozen=True)

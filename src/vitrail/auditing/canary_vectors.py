@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.auditing.attack import Finding, Target, Trial, from_trials
-from vitrail.methods.base import Sums
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.dpfedavg import clip_update, mean_update
 from vitrail.privacy.dpsgd import poisson_sample, private_sum
@@ -30,9 +29,9 @@ LONGEST = 50  # steps of DP-SGD that are attacked together
 def attack(target: Target) -> Finding | None:
     """Attack noised sums of gradients or updates; None where a run uses neither DP-SGD nor DP-FedAvg."""
     mechanism, answers = target.plan.method.mechanism, target.answers
-    if mechanism is None or mechanism.name not in ("dp-sgd", "dp-fedavg"):
+    if mechanism is None or mechanism.noised not in ("training", "updates"):
         return None
-    if mechanism.name == "dp-sgd":
+    if mechanism.noised == "training":
         steps = min(mechanism.noise.steps * answers, LONGEST)
         target.report_progress(f"canary gradients: {target.canaries:,}, {steps} steps")
         trial = attack_steps(mechanism, steps, target.canaries, target.rng)
@@ -79,6 +78,6 @@ def attack_sums(mechanism: Mechanism, answers: int, canaries: int, rng: Rng) -> 
     source = seeded(rng.child("noise"))
     found = np.zeros(canaries)
     for _ in range(answers):
-        sums = Sums({"canary": total}, canaries)
-        found += mean_update(sums, ["canary"], (mechanism.sigma, source))["canary"] * canaries
+        noise = mechanism.sigma, source
+        found += mean_update({"canary": total}, canaries, ["canary"], noise)["canary"] * canaries
     return Trial(found, coins)

@@ -9,60 +9,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
+from vitrail.methods.audit_hooks import Eavesdropping
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
-from vitrail.wire.codecs import Array
 
 R = (0.5, 0.9999)  # default factors: far from the true weights, and close to them
 MISSED_EVERY = 10  # an eavesdropper with gaps misses one message in this many
-
-
-class Eavesdropping(Protocol):
-    """What a method offers to eavesdroppers; only `secret_start` uses more than public information."""
-
-    @property
-    def first_layer(self) -> Mapping[str, str]:
-        """The tensor that each attacker of the paper has multiplied by r, by the attacker's name."""
-
-    @property
-    def width(self) -> int:
-        """The width of the secret generator."""
-
-    @property
-    def latent_dim(self) -> int:
-        """The dimension of its noise."""
-
-    def with_width(self, width: int) -> Eavesdropping:
-        """Return the same for an attacker that assumes another width."""
-
-    def read(self, parts: Mapping[str, Array], before: State | None) -> Any:
-        """Read a message, given `state()` of the message before it."""
-
-    def secret_start(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
-        """Return the true generator before its first step, from the server's state and a client's first message."""
-
-    def guessed_start(self, guess: bytes) -> State:
-        """Return a generator before its first step, from a guessed secret."""
-
-    def scaled(self, start: State, tensor: str, r: float) -> State:
-        """Return a start with one tensor multiplied by r."""
-
-    def replay(self, state: State, message: Any) -> tuple[State, float]:
-        """Repeat a message's steps; return the generator's new state and its mean loss."""
-
-    def sample(self, state: State, z: Tensor, labels: Tensor | None) -> Tensor:
-        """Generate images in [-1, 1] from noise and labels."""
-
-    def rebuilt(self, server: State) -> Mapping[str, State]:
-        """Return the server's generators by client, with the client's `labels`."""
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from vitrail.auditing.attack import Case, Curves, Figure, Finding, Target
-from vitrail.auditing.eavesdropper import Eavesdropper, EavesdropperKind, Eavesdropping, kinds
+from vitrail.auditing.eavesdropper import Eavesdropper, EavesdropperKind, kinds
 from vitrail.engines.federation import Federation, RoundResult, select_clients
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import run_round
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment.plan import Plan
+from vitrail.methods.audit_hooks import Eavesdropping
 from vitrail.metrics.measure import share
 from vitrail.metrics.oracle import Oracle, judge, oracle_for
 from vitrail.metrics.pixels import PairValues

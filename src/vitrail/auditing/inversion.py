@@ -54,7 +54,7 @@ def attack(target: Target) -> Finding | None:
     rebuild: Callable[[Target, Images, int, float], dict[str, Tensor]]
     if "sums" in declared and not method.task.secagg_threshold and method.feature_summary() is not None:
         rebuild, what = _from_sums, "sums of features"
-    elif {"discriminator", "weight"} <= set(declared) and method.mechanism is None and method.nets():
+    elif method.sent_discriminator() is not None:
         rebuild, what = _from_weights, "weights"
     else:
         return None
@@ -168,22 +168,21 @@ def _from_weights(target: Target, victim: Images, n: int, until: float) -> dict[
     matched by their probability, over fakes that the attacker draws.
     """
     method, rng = target.plan.method, target.rng.child("weights", n)
+    sent = method.sent_discriminator()
+    assert sent is not None  # noqa: S101
     server = method.server_init(rng.child("server"))
     parts, _ = request_reply(method, server, "victim", victim, rng)
-    after = np.asarray(parts["discriminator"]) / parts["weight"][0]
     nets = method.nets()
     D, G = (from_vector(nets[name], server[name]).train() for name in ("discriminator", "generator"))
     weights = list(D.parameters())
     before = _flat(weights)
-    moved = _flat(from_vector(method.nets()["discriminator"], after).parameters())
+    moved = _flat(from_vector(method.nets()["discriminator"], sent.read_discriminator(parts)).parameters())
     sign = torch.sign(before - moved)  # Adam's first step is against the sign of the gradient
     classes = method.task.classes
     y = torch.from_numpy(victim.labels) if classes and victim.labels is not None else None
 
-    def gradient(x: Tensor, y: Tensor | None, real: float, graph: bool = False) -> Tensor:
-        logits = D(x, y)
-        loss = F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, real))
-        return _flat(torch.autograd.grad(loss, weights, create_graph=graph))
+    def gradient(x: Tensor, y: Tensor | None, real: bool, graph: bool = False) -> Tensor:
+        return _flat(torch.autograd.grad(sent.image_loss(D, x, y, real), weights, create_graph=graph))
 
     latent_dim: Any = G.z
     draw, fakes = rng.child("fakes").torch(), []
@@ -191,11 +190,11 @@ def _from_weights(target: Target, victim: Images, n: int, until: float) -> dict[
         label = torch.randint(classes, (1,), generator=draw) if classes else None
         with torch.no_grad():
             fake = G(torch.randn(1, latent_dim, generator=draw), label)
-        fakes.append(gradient(fake, label, 0.0))
+        fakes.append(gradient(fake, label, False))
     mean, spread = torch.stack(fakes).mean(0), torch.stack(fakes).std(0) + 1e-8
 
     def loss(x: Tensor) -> Tensor:
-        z = sign * (gradient(x, y, 1.0, graph=True) + mean) / spread
+        z = sign * (gradient(x, y, True, graph=True) + mean) / spread
         return -F.logsigmoid(1.7 * z).mean() + 0.01 * variation(x)  # about log Φ(z)
 
     return {"from the change of D's weights": descend(victim.pixels.shape[1:], loss, rng.child("start").torch(), until)}

@@ -8,7 +8,7 @@ that is drawn and not used is detected.
 from __future__ import annotations
 
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ ABOUT = "twin clients whose data differ by one unit, distinguished by whole repl
 NOISE_FACTOR = 100  # times less noise in the replies from which the auditor learns what to look for
 LEARNED = 6  # replies of each twin that it learns from
 AROUND, NAME = 16, "twin"
-PLAIN = {"d_coding": "plain", "key_source": "agree"}  # coded or rounded replies contain no more than plain ones
 Floats = NDArray[np.float64]
 
 
@@ -37,12 +36,10 @@ def attack(target: Target) -> Finding | None:
     real replies along it.
     """
     mechanism = target.plan.method.mechanism
-    if mechanism is None or mechanism.name not in ("dp-sgd", "gradient"):
+    if mechanism is None or mechanism.noised not in ("training", "gradients"):
         return None
-    given: Any = target.plan.method
-    settings = {f.name for f in fields(given) if f.init}
-    plain = {name: value for name, value in PLAIN.items() if name in settings}
-    method: Any = replace(given, **plain, task=replace(given.task, noise_source="os"))
+    given: Any = target.plan.method.for_audit()
+    method: Any = replace(given, task=replace(given.task, noise_source="os"))
     quiet: Any = replace(method, noise_multiplier=mechanism.noise.multiplier / NOISE_FACTOR, epsilon=None)
     known: Any = replace(method, task=replace(given.task, noise_source="seed"))
     server = known.server_init(target.rng.child("server"))

@@ -11,6 +11,7 @@ from typer import Option
 from vitrail.cli import deploy, listing, look, measure, personalise, privacy, train
 from vitrail.cli.settings_arguments import SettingsCommand
 from vitrail.utils.errors import VitrailError, printable
+from vitrail.utils.version import __version__
 
 app = typer.Typer(
     name="vitrail",
@@ -47,8 +48,6 @@ for group, commands in GROUPS.items():
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from vitrail import __version__
-
         typer.echo(__version__)
         raise typer.Exit
 

@@ -80,7 +80,9 @@ def partition(
     from vitrail.data import plot_partition
     from vitrail.experiment import settings as config
     from vitrail.experiment.plan import prepare
+    from vitrail.methods import METHODS
 
-    plan = prepare(config.resolve("prism", {"out": "-", **parse_overrides(overrides)}))
+    any_method = next(iter(METHODS))  # none is trained
+    plan = prepare(config.resolve(any_method, {"out": "-", **parse_overrides(overrides)}))
     plot_partition(plan.partition, plan.data, Path(out))
     typer.echo(f"{len(plan.clients)} clients have images, {len(plan.empty)} have none: {out}")

@@ -18,22 +18,9 @@ if TYPE_CHECKING:
     from vitrail.data.transforms import TRANSFORMS
 
 __all__ = [
-    "PARTITIONS",
-    "SOURCES",
-    "TRANSFORMS",
-    "Dataset",
-    "Images",
-    "Partition",
-    "PartitionRequest",
-    "ReadRequest",
-    "from_arrays",
-    "from_torch",
-    "load",
-    "parse_partition",
-    "parse_source",
-    "partition",
-    "plot_partition",
-]
+    "PARTITIONS", "SOURCES", "TRANSFORMS", "Dataset", "Images", "Partition", "PartitionRequest", "ReadRequest",
+    "from_arrays", "from_torch", "load", "parse_partition", "parse_source", "partition", "plot_partition",
+]  # fmt: skip
 
 _MODULES = {
     "dataset": ("Dataset", "Images"),

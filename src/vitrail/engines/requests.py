@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from vitrail.engines.federation import Federation, RoundResult, as_part
-from vitrail.methods.base import LAST_COUNTED, Method
+from vitrail.methods.base import Method
+from vitrail.methods.messages import LAST_COUNTED
 from vitrail.utils.state import State
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import Header, Kind, Message, Part, encode, make_part

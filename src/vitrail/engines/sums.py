@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.engines.replies import CheckedPart
-from vitrail.methods.base import NUM_CLIENTS, Method, PartSpec, Sums, fixed_point_scale
+from vitrail.methods.base import Method, fixed_point_scale
+from vitrail.methods.messages import NUM_CLIENTS, PartSpec, Sums
 from vitrail.utils.errors import VitrailError
 from vitrail.wire.bit_counts import BitCounts
 from vitrail.wire.codecs import Array

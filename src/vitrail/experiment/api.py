@@ -89,7 +89,8 @@ def compare(
     """
     if given := [m for m in methods if isinstance(m, BaseMethod)]:
         raise VitrailError(f"{type(given[0]).__name__}(...) is an object; give its class, and settings by name")
-    found = entries([describe_method(m)[0] for m in methods], name_classes(settings))
+    names = [describe_method(m)[0] for m in methods]
+    found = entries(names, name_classes(names, settings))
     config = EvalConfig(n=n) if metrics is None else EvalConfig(n=n, families=tuple(metrics))
     run_comparison(found, seeds, Path(out), config, lambda *_: build_callbacks(callbacks))
     return found

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitrail import __version__
 from vitrail.data import load as load_data
 from vitrail.data.dataset import Dataset, Images
 from vitrail.experiment import settings as config
@@ -42,6 +41,7 @@ from vitrail.utils.atomic import write_atomically
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
+from vitrail.utils.version import __version__
 
 SHOWN = ("fid", "precision", "recall", "coverage")  # of the measures by Inception-v3
 

@@ -59,7 +59,7 @@ def load_joined(model: str | Path, private: str | Path) -> Generator:
     """
     stored = store.load(Path(private))
     own = stored.get("state") if isinstance(stored, dict) else None
-    own = own.get("personal", own) if isinstance(own, dict) else {}  # see BaseMethod.personal
+    own = own.get("personal", own) if isinstance(own, dict) else {}  # see ModelKind.with_private_part
     if not isinstance(own, dict) or not own:
         raise VitrailError(f"--client {private}: it has no personal model; give a client's private file")
 

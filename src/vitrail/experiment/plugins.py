@@ -6,14 +6,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from importlib import import_module
 from typing import Any
 
-from vitrail.experiment.settings import Settings
+from vitrail.experiment.settings import Settings, settings_model
 from vitrail.methods.base import BaseMethod
 from vitrail.methods.registry import METHODS
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.registry import PLUGINS, REGISTRIES, is_importable
+from vitrail.utils.registry import PLUGINS, REGISTRIES, Registry, is_importable
 
 REMEDY = (
     "move it to a module, register it there with a decorator such as @vitrail.register_method(NAME), and list that "
@@ -40,17 +39,27 @@ def describe_method(method: str | type[BaseMethod] | BaseMethod) -> tuple[str, d
     )
 
 
-def name_classes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace classes among settings, such as generator=MyModule, by their registered names."""
+def name_classes(methods: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace classes among the settings of methods, such as generator=MyModule, by their registered names."""
     found = dict(settings)
-    known = {"generator": "generators", "d_architecture": "discriminators", "features": "features"}
-    for setting, value in settings.items():
-        if isinstance(value, type):
-            if setting not in known:
-                raise VitrailError(f"{setting}: a class was given; only {', '.join(known)} accept one. Give a value")
-            import_module(f"vitrail.nets.{known[setting]}")  # creates the registry
-            found[setting] = REGISTRIES[f"vitrail.{known[setting]}"].name_of(value)
+    if any(isinstance(value, type) for value in settings.values()):
+        known = {name: registry for method in methods for name, registry in _registries(method)}
+        for setting, value in settings.items():
+            if isinstance(value, type):
+                if setting not in known:
+                    accept = f"only {', '.join(known)} accept one" if known else "no setting of this method accepts one"
+                    raise VitrailError(f"{setting}: a class was given; {accept}. Give a value")
+                found[setting] = known[setting].name_of(value)
     return found
+
+
+def _registries(method: str) -> Iterator[tuple[str, Registry[Any]]]:
+    """Settings of a method whose validator is the check of a registry, with this registry."""
+    for name, setting in settings_model(method).model_fields.items():
+        for validator in setting.metadata:
+            registry = getattr(getattr(validator, "func", None), "__self__", None)
+            if isinstance(registry, Registry):
+                yield name, registry
 
 
 def _added(settings: Settings) -> Iterator[tuple[str, Any]]:
@@ -60,11 +69,6 @@ def _added(settings: Settings) -> Iterator[tuple[str, Any]]:
         for name in sorted(names):
             if (entry := registry.added(name)) is not None:
                 yield f"{registry.kind} {name}", entry
-
-
-def _in_modules(entry: Any, modules: Sequence[str]) -> bool:
-    """Return whether a class is defined in one of the modules or packages."""
-    return any(f"{entry.__module__}.".startswith(f"{module}.") for module in modules)
 
 
 def local_entries(settings: Settings) -> list[str]:
@@ -79,8 +83,8 @@ def check_processes(settings: Settings) -> None:
         VitrailError: With the classes, and the remedy.
     """
     if settings.engine == "flower":
-        known = tuple(module.strip() for module in os.environ.get(PLUGINS, "").split(",") if module.strip())
-        if unknown := [what for what, entry in _added(settings) if not _in_modules(entry, known)]:
+        known = tuple(f"{module.strip()}." for module in os.environ.get(PLUGINS, "").split(",") if module.strip())
+        if unknown := [what for what, entry in _added(settings) if not f"{entry.__module__}.".startswith(known)]:
             raise VitrailError(f"engine=flower: Flower's processes do not know {', '.join(unknown)}; {REMEDY}")
     elif settings.workers != "auto" and settings.workers > 1 and (local := local_entries(settings)):
         raise VitrailError(

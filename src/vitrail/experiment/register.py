@@ -47,7 +47,9 @@ def register_generator(name: str, summary: str = "") -> Callable[[T], T]:
     """Register a generator for `generator=NAME`. Group: vitrail.generators.
 
     The entry is called as `entry(shape, classes, width)` and returns a torch module with an integer attribute `z`, the
-    number of noise dimensions, that maps noise (n, z) and labels (n,), or None, to images in [-1, 1].
+    number of noise dimensions, that maps noise (n, z) and labels (n,), or None, to images in [-1, 1]. Its memory is
+    found by a pass on the meta device, unless it has a method `feature_maps(side)` that returns (channels, height) of
+    its largest feature maps for images of this side, which is faster.
 
     Args:
         name: The name in settings, such as `generator=NAME`.

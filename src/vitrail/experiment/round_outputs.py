@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail import __version__
 from vitrail.engines.rounds import Federation
 from vitrail.experiment.plan import Plan
 from vitrail.experiment.run_dir import public_name
@@ -17,6 +16,7 @@ from vitrail.metrics.round_metrics import RoundMetrics
 from vitrail.models.model_file import load, open_classifier, open_model, save_model
 from vitrail.nets.features import FEATURES
 from vitrail.utils.state import tree_digest
+from vitrail.utils.version import __version__
 
 
 def _samples_due(s: Settings, done: int) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from vitrail.experiment.validation import BadSettings, Problem, cross_checks, explain, once
 from vitrail.methods.base import BaseMethod, Method, Task
@@ -102,7 +102,7 @@ def _model_of(cls: type[BaseMethod]) -> type[Settings]:
         raise VitrailError(f"{cls.__name__}.{taken[0]}: every run has a setting of this name; rename the field")
     try:
         hints = get_type_hints(cls, include_extras=True)
-        found: dict[str, Any] = {name: (hints[name], _default(f)) for name, f in own.items()}
+        found: dict[str, Any] = {name: (_annotation(hints[name], f), _default(f)) for name, f in own.items()}
         for name, default in cls.defaults.items():
             base = Settings.model_fields[name]
             found[name] = (Annotated[base.annotation, *base.metadata, Field(description=base.description)], default)
@@ -113,6 +113,13 @@ def _model_of(cls: type[BaseMethod]) -> type[Settings]:
             "str or bool, and list only common settings in `defaults`"
         ) from e
     return model
+
+
+def _annotation(hint: Any, field_: DataclassField[Any]) -> Any:
+    """The type of a setting, with the description and checks of `vitrail.setting`."""
+    about = dict(field_.metadata)
+    checks = (AfterValidator(check),) if (check := about.pop("check", None)) else ()
+    return Annotated[hint, *checks, Field(**about)] if about else hint
 
 
 def _default(field_: DataclassField[Any]) -> Any:

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from vitrail import __version__
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment import settings as config
 from vitrail.experiment.callbacks import Callback, build_callbacks
@@ -24,6 +23,7 @@ from vitrail.experiment.validation import GIVEN
 from vitrail.methods.base import BaseMethod
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
+from vitrail.utils.version import __version__
 
 
 def train(
@@ -60,7 +60,7 @@ def train(
         torch.Size([4, 1, 8, 8])
     """
     name, own = describe_method(method)
-    given = name_classes({**own, **settings})
+    given = name_classes([name], {**own, **settings})
     if progress:
         callbacks = ["progress", *callbacks]
     if data is not None:

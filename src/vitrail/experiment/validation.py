@@ -103,8 +103,3 @@ def cross_checks(v: Mapping[str, Any]) -> Iterator[Problem]:
     size = v.get("size")
     if isinstance(size, int) and (size < 8 or size & (size - 1)):
         yield Problem("size", size, "must be 8, 16, 32, 64, ...: generators double 4x4 pixels")
-    if isinstance(v.get("features"), str):
-        from vitrail.nets.features import FEATURES
-
-        if v["features"] not in ("auto", *FEATURES):
-            yield Problem("features", v["features"], f"must be one of auto, {', '.join(FEATURES)}")

@@ -8,27 +8,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.dataset import Images
-from vitrail.methods.messages import (
-    LAST_COUNTED,
-    MAX_VALUE,
-    MAX_WEIGHT,
-    NUM_CLIENTS,
-    UNSET_TASK,
-    Broadcast,
-    PartSpec,
-    Reply,
-    ServerMessage,
-    Sums,
-    Task,
-)
+from vitrail.methods.messages import MAX_WEIGHT, UNSET_TASK, Broadcast, PartSpec, Reply, ServerMessage, Sums, Task
 from vitrail.models.model import Model
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.registry import added_entries, restore_entries
@@ -38,8 +26,7 @@ from vitrail.wire.codecs import Array
 if TYPE_CHECKING:  # they import torch; a node that only describes itself starts faster without it
     from torch import nn
 
-    from vitrail.auditing.canary_masks import NoisedMasks
-    from vitrail.auditing.eavesdropper import Eavesdropping
+    from vitrail.methods.audit_hooks import Eavesdropping, NoisedMasks, SentDiscriminator
     from vitrail.nets.spectral_discriminator import SpectralDiscriminator
     from vitrail.privacy.feature_sums import Summary
     from vitrail.utils.state import State
@@ -47,9 +34,29 @@ if TYPE_CHECKING:  # they import torch; a node that only describes itself starts
     ContentStyleModels = tuple[Model, SpectralDiscriminator, SpectralDiscriminator]
 
 __all__ = [
-    "LAST_COUNTED", "MAX_VALUE", "MAX_WEIGHT", "NUM_CLIENTS", "UNSET_TASK", "BaseMethod", "Broadcast", "Method",
-    "Model", "PartSpec", "Reply", "ServerMessage", "Sums", "Task", "clip_weights", "fixed_point_scale", "is_sendable",
+    "MAX_WEIGHT", "UNSET_TASK", "BaseMethod", "Broadcast", "Method", "Model", "PartSpec", "Reply", "ServerMessage",
+    "Sums", "Task", "clip_weights", "fixed_point_scale", "is_sendable", "setting",
 ]  # fmt: skip
+
+T = TypeVar("T")
+
+
+def setting(default: T, description: str, *, check: Callable[[str], str] | None = None, **bounds: float) -> T:
+    """Declare a field of a method with what `vitrail list` shows about it, and what is checked.
+
+    Args:
+        default: The field's default.
+        description: One line; "(paper: VALUE)" shows the paper's value.
+        check: Returns the value or raises ValueError. With the `check` of a registry the setting is one of its names,
+            or, from Python, a class.
+        **bounds: `ge`, `gt`, `le` or `lt`.
+
+    Examples:
+        >>> from vitrail.experiment.settings import settings_model
+        >>> settings_model("fedgan").model_fields["lr"].description
+        "Adam's learning rate (paper: 0.0002)"
+    """
+    return field(default=default, metadata={"description": description, "check": check, **bounds})
 
 
 @dataclass(frozen=True)
@@ -313,20 +320,6 @@ class BaseMethod(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no receive() for {client}'s parts {sorted(parts)}")
 
-    def personal(self, client: State) -> State:
-        """Return the entries of a client's private state that are its personal model; by default all of them.
-
-        A method whose clients store more returns the entry "personal", under which `vitrail sample MODEL --client FILE`
-        looks for them: it has only the two files.
-
-        Args:
-            client: The client's private state.
-
-        Returns:
-            The entries that `export_models` needs.
-        """
-        return client
-
     @property
     def separates_style(self) -> bool:
         """Whether content is shared by all clients and style is private to each: `content_style_models` is defined."""
@@ -344,20 +337,36 @@ class BaseMethod(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not separate content from style")
 
+    def for_audit(self) -> Self:
+        """Return the method with settings that show more of what the mechanism releases, or take less time to attack.
+
+        The mechanism and what it releases must stay the same.
+        """
+        return self
+
     def eavesdropping(self) -> Eavesdropping | None:
         """Return what a reader of all messages can do; None: the server rebuilds no secret generators from them."""
         return None
 
     def feature_summary(self) -> Summary | None:
-        """Return what clients sum of an image, for audits; None: they do not release sums of features once.
-
-        The sums are the part `sums` of a client's reply; or they stay in its private state, as `loss.released`, and all
-        that leaves is computed from them.
-        """
+        """Return what clients sum of an image, for audits; None: they do not release sums of features once."""
         return None
+
+    def released_sums(self, parts: Mapping[str, Array], state: State) -> Array:  # noqa: ARG002
+        """Return the sums of `feature_summary` that a client released, for audits; by default its reply's part `sums`.
+
+        Args:
+            parts: The client's reply.
+            state: The client's private state after it.
+        """
+        return parts["sums"]
 
     def noised_masks(self) -> NoisedMasks | None:
         """Return how clients draw masks from noisy probabilities, for audits; None: no bits of such masks are sent."""
+        return None
+
+    def sent_discriminator(self) -> SentDiscriminator | None:
+        """Return how a reply shows the discriminator that a client trained without noise, for audits; None: not."""
         return None
 
     def nets(self) -> Mapping[str, nn.Module]:

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import clip_weights, is_sendable
+from vitrail.methods.base import clip_weights, is_sendable, setting
 from vitrail.methods.messages import NUM_CLIENTS, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganDiscriminator, initialise
@@ -42,24 +41,19 @@ Vector = NDArray[np.float32]
 class DpFedGan(gan.GeneratorOnServer, PrivateMethod):
     """DP-FedAvg-GAN: the settings, then Algorithm 1 from top to bottom."""
 
-    privacy: Annotated[
-        Literal["none", "dp-fedavg"],
-        Field(description="dp-fedavg: clip clients' updates of D and noise their sum (paper: dp-fedavg)"),
-    ] = "none"
-    max_update_norm: Annotated[
-        float, Field(ge=1e-6, le=1e4, description="privacy: largest norm S of a client's update of D")
-    ] = 1.0
-    width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the image")] = 32
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimensions of the noise z")] = 100
-    local_epochs: Annotated[int, Field(ge=1, description="passes over a client's images in a round")] = 1
-    batch_size: Annotated[int, Field(ge=2, description="images per step")] = 64
-    g_steps: Annotated[int, Field(ge=1, description="steps of G on the server per round")] = 10
-    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate for D and G")] = 2e-4
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1; DCGAN uses 0.5")] = 0.5
-    g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="the generator's loss")] = "nonsaturating"
-    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="number format of weights in messages")] = (
-        "float32"
+    privacy: Literal["none", "dp-fedavg"] = setting(
+        "none", "dp-fedavg: clip clients' updates of D and noise their sum (paper: dp-fedavg)"
     )
+    max_update_norm: float = setting(1.0, "privacy: largest norm S of a client's update of D", ge=1e-6, le=1e4)
+    width: int = setting(32, "channels of the layer nearest to the image", ge=4, le=512)
+    latent_dim: int = setting(100, "dimensions of the noise z", ge=1, le=4096)
+    local_epochs: int = setting(1, "passes over a client's images in a round", ge=1)
+    batch_size: int = setting(64, "images per step", ge=2)
+    g_steps: int = setting(10, "steps of G on the server per round", ge=1)
+    lr: float = setting(2e-4, "Adam's learning rate for D and G", gt=0, le=1e3)
+    beta1: float = setting(0.5, "Adam's β1; DCGAN uses 0.5", ge=0, lt=1)
+    g_loss: Literal["nonsaturating", "minimax"] = setting("nonsaturating", "the generator's loss")
+    wire_dtype: Literal["float32", "float16"] = setting("float32", "number format of weights in messages")
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
     mechanisms: ClassVar[tuple[str, ...]] = ("dp-fedavg",)
@@ -81,7 +75,8 @@ class DpFedGan(gan.GeneratorOnServer, PrivateMethod):
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """Add the noised mean of all Δ_k to θ_D, and train θ_G against the result."""
         noise = (self.mechanism.sigma, self.source(rng.child("noise"))) if self.mechanism else None
-        delta = dpfedavg.mean_update(sums, ["discriminator"], noise)["discriminator"]  # Δ ← mean of Δ_k, with N(0, Iσ²)
+        # Δ ← mean of Δ_k, with N(0, Iσ²)
+        delta = dpfedavg.mean_update(sums.values, sums.clients, ["discriminator"], noise)["discriminator"]
         theta_D = clip_weights((server["discriminator"] + delta).astype(np.float32))  # θ_D^(t+1) ← θ_D^t + Δ
         # (accumulate the privacy spent: the run's ledger)
         theta_G, adam = self.gen_update(theta_D, server["generator"], server["adam"], rng)  # θ_G^(t+1) ← GenUpdate

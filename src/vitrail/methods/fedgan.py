@@ -15,19 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, clip_weights
+from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, clip_weights, setting
 from vitrail.methods.fedgan_mechanisms import MECHANISMS, DpFedAvg, DpSgd
-from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.privacy.mechanism import Mechanism
@@ -42,58 +40,36 @@ IMAGES_PER_WEIGHT = 100  # a weight of 1 is 100 images, so that weighted values 
 
 
 @dataclass(frozen=True)
-class FedGan(PrivateMethod):
+class FedGan(gan.PrivateGan):
     """The federated GAN: the settings, then Algorithm 1 from top to bottom; without privacy, `steps` is `self`."""
 
-    sync: Annotated[
-        Literal["d&g", "g", "d", "none"], Field(description="networks that clients take back (paper: d&g)")
-    ] = "d&g"
-    upload: Annotated[
-        Literal["both", "synced"], Field(description="upload both networks, or the synchronized ones (paper: both)")
-    ] = "both"
-    width: Annotated[
-        int, Field(ge=4, le=512, description="channels of the layer nearest to the image (paper: no value)")
-    ] = 32
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimensions of the noise z (paper: no value)")] = 100
-    local_epochs: Annotated[int, Field(ge=1, description="passes over a client's images in a round (paper: 1)")] = 1
-    batch_size: Annotated[
-        int,
-        Field(ge=2, description="images per step; dp-sgd: fakes per step, and divisor of gradient sums (paper: 64)"),
-    ] = 64
-    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate (paper: 0.0002)")] = 2e-4
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1; DCGAN uses 0.5 (paper: no value)")] = 0.5
-    g_loss: Annotated[
-        Literal["nonsaturating", "minimax"], Field(description="the generator's loss (paper: minimax)")
-    ] = "nonsaturating"
-    weighting: Annotated[
-        Literal["examples", "uniform"],
-        Field(description="weight of a client in the mean; with privacy always uniform (paper: uniform)"),
-    ] = "examples"
-    wire_dtype: Annotated[
-        Literal["float32", "float16"], Field(description="number format of weights in messages (ours)")
-    ] = "float32"
-    privacy: Annotated[
-        Literal["none", "dp-sgd", "dp-fedavg"],
-        Field(
-            description="dp-sgd: clients noise D's gradients; dp-fedavg: the server noises the sum of updates "
-            "(paper: none)"
-        ),
-    ] = "none"
-    d_norm: Annotated[
-        Literal["auto", "batch", "group"],
-        Field(description="normalization in D; auto: group with privacy, else batch (paper: batch)"),
-    ] = "auto"
-    max_grad_norm: Annotated[
-        float,
-        Field(
-            ge=1e-6, le=1e4, description="privacy: largest norm of one image's gradient, or one client's update (ours)"
-        ),
-    ] = 1.0
-    sample_rate: Annotated[
-        float, Field(gt=0, le=1, description="dp-sgd: probability of an image to be in a step; public (ours)")
-    ] = 0.05
-    dp_steps: Annotated[int, Field(ge=1, description="dp-sgd: steps of D per round (ours)")] = 20
-    d_steps: Annotated[int, Field(ge=1, description="dp-sgd: steps of D per step of G (ours)")] = 4
+    sync: Literal["d&g", "g", "d", "none"] = setting("d&g", "networks that clients take back (paper: d&g)")
+    upload: Literal["both", "synced"] = setting("both", "upload both networks, or the synchronized ones (paper: both)")
+    width: int = setting(32, "channels of the layer nearest to the image (paper: no value)", ge=4, le=512)
+    latent_dim: int = setting(100, "dimensions of the noise z (paper: no value)", ge=1, le=4096)
+    local_epochs: int = setting(1, "passes over a client's images in a round (paper: 1)", ge=1)
+    batch_size: int = setting(
+        64, "images per step; dp-sgd: fakes per step, and divisor of gradient sums (paper: 64)", ge=2
+    )
+    lr: float = setting(2e-4, "Adam's learning rate (paper: 0.0002)", gt=0, le=1e3)
+    beta1: float = setting(0.5, "Adam's β1; DCGAN uses 0.5 (paper: no value)", ge=0, lt=1)
+    g_loss: Literal["nonsaturating", "minimax"] = setting("nonsaturating", "the generator's loss (paper: minimax)")
+    weighting: Literal["examples", "uniform"] = setting(
+        "examples", "weight of a client in the mean; with privacy always uniform (paper: uniform)"
+    )
+    wire_dtype: Literal["float32", "float16"] = setting("float32", "number format of weights in messages (ours)")
+    privacy: Literal["none", "dp-sgd", "dp-fedavg"] = setting(
+        "none", "dp-sgd: clients noise D's gradients; dp-fedavg: the server noises the sum of updates (paper: none)"
+    )
+    d_norm: Literal["auto", "batch", "group"] = setting(
+        "auto", "normalization in D; auto: group with privacy, else batch (paper: batch)"
+    )
+    max_grad_norm: float = setting(
+        1.0, "privacy: largest norm of one image's gradient, or one client's update (ours)", ge=1e-6, le=1e4
+    )
+    sample_rate: float = setting(0.05, "dp-sgd: probability of an image to be in a step; public (ours)", gt=0, le=1)
+    dp_steps: int = setting(20, "dp-sgd: steps of D per round (ours)", ge=1)
+    d_steps: int = setting(4, "dp-sgd: steps of D per step of G (ours)", ge=1)
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
     mechanisms: ClassVar[tuple[str, ...]] = tuple(MECHANISMS)
@@ -198,6 +174,20 @@ class FedGan(PrivateMethod):
         norm = self.steps.auto_norm if self.d_norm == "auto" else self.d_norm
         D = DcganDiscriminator(shape, classes, self.width, norm)
         return {"generator": DcganGenerator(shape, classes, self.width, self.latent_dim), "discriminator": D}
+
+    def sent_discriminator(self) -> FedGan | None:
+        """Return itself where clients send the D that they trained without noise."""
+        return self if self.privacy == "none" and "discriminator" in self.uploaded else None
+
+    def read_discriminator(self, parts: Mapping[str, Array]) -> NDArray[Any]:
+        """Return the weights of D in a reply, for audits."""
+        found: NDArray[Any] = np.asarray(parts["discriminator"]) / parts["weight"][0]
+        return found
+
+    def image_loss(self, D: nn.Module, x: Tensor, y: Tensor | None, real: bool) -> Tensor:
+        """Return the loss of D on real images, or on fakes, for audits."""
+        logits = D(x, y)
+        return gan.bce(logits, torch.full_like(logits, float(real)))
 
     @property
     def synced(self) -> tuple[str, ...]:

@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import NUM_CLIENTS, PartSpec, Sums, clip_weights
+from vitrail.methods.base import clip_weights
+from vitrail.methods.messages import NUM_CLIENTS, PartSpec, Sums
 from vitrail.nets.flat import from_vector, to_vector, trainable_mask
 from vitrail.nets.masked import recalibrate
 from vitrail.privacy import dpfedavg, dpsgd
 from vitrail.privacy.mechanism import Mechanism
-from vitrail.privacy.noise import Source
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -35,7 +33,6 @@ from vitrail.wire.codecs import Array
 
 if TYPE_CHECKING:
     from vitrail.methods.fedgan import FedGan
-    from vitrail.methods.psfedgan.algorithm import PsFedGan
 
 
 # -- dp-sgd ---------------------------------------------------------------------------------------------------------
@@ -56,7 +53,7 @@ class DpSgd:
             z, y_fake = gan.sample_latent(run.batch_size, run.latent_dim, run.task, draw)
             with torch.no_grad():
                 fake = G(z, y_fake)
-            private_step(run, D, optimizers["discriminator"], data, (fake, y_fake), source)
+            run.private_step(D, optimizers["discriminator"], data, (fake, y_fake), source)
             if (t + 1) % run.d_steps == 0:
                 z, y_fake = gan.sample_latent(run.batch_size, run.latent_dim, run.task, draw)
                 gan.step(optimizers["generator"], gan.g_loss(D(G(z, y_fake), y_fake), run.g_loss))
@@ -83,33 +80,6 @@ class DpSgd:
         return dpsgd.mechanism(run.max_grad_norm, run.sample_rate, run.dp_steps, leaves)
 
 
-def private_step(
-    run: FedGan | PsFedGan,
-    D: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    data: Images,
-    fakes: gan.Batch,
-    source: Source,
-) -> None:
-    """Take one step of D on noisy gradients of real images, and on those of fakes."""
-    assert run.mechanism is not None  # noqa: S101
-    real = gan.image_batch(data, dpsgd.poisson_sample(source, len(data), run.sample_rate), run.task)
-    total = dpsgd.private_sum(D, loss_on_real, real, run.max_grad_norm, run.mechanism.sigma, source)
-    total += dpsgd.clipped_sum(D, loss_on_fakes, fakes, run.max_grad_norm)
-    dpsgd.set_gradient(D, total / run.batch_size)  # a public constant: the number of images drawn is private
-    optimizer.step()
-
-
-def loss_on_real(D: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
-    """Return -log D(x) of each image."""
-    return F.softplus(-D(x, y))
-
-
-def loss_on_fakes(D: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
-    """Return -log(1 - D(x)) of each fake."""
-    return F.softplus(D(x, y))
-
-
 # -- dp-fedavg ------------------------------------------------------------------------------------------------------
 
 
@@ -134,7 +104,8 @@ class DpFedAvg:
         """Lines 12 to 14: add the mean of the noisy sum; compute BatchNorm's statistics of G from random inputs."""
         run = self.run
         assert run.mechanism is not None  # noqa: S101
-        mean = dpfedavg.mean_update(sums, run.synced, (run.mechanism.sigma, run.source(rng.child("noise"))))
+        noise = run.mechanism.sigma, run.source(rng.child("noise"))
+        mean = dpfedavg.mean_update(sums.values, sums.clients, run.synced, noise)
         nets = {name: net for name, net in run.nets().items() if name in run.synced}
         for name, net in nets.items():
             vector = np.array(server[name], np.float64)

@@ -1,4 +1,4 @@
-"""GAN training shared by methods: noise, batches of images, losses, Adam, and the exported generator."""
+"""GAN training shared by methods: noise, batches of images, losses, Adam, DP-SGD of D, and the exported generator."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods.base import Model, Task
+from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganGenerator
 from vitrail.nets.feature_moments import to_float
 from vitrail.nets.flat import from_vector
+from vitrail.privacy import dpsgd
+from vitrail.privacy.noise import Source
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -122,6 +125,35 @@ def generator_model(vector: NDArray[np.float32], task: Task, width: int, z: int)
     net = from_vector(DcganGenerator(task.shape, task.classes, width, z), vector)
     header = {"shape": list(task.shape), "classes": task.classes, "width": width, "z": z}
     return {"generator": Model("dcgan", {**header, "weights": net.state_dict()})}
+
+
+class PrivateGan(PrivateMethod):
+    """A method whose clients train D with DP-SGD (`privacy=dp-sgd`): the settings used here, and one step of D."""
+
+    batch_size: int
+    sample_rate: float
+    max_grad_norm: float
+
+    def private_step(
+        self, D: nn.Module, optimizer: torch.optim.Optimizer, data: Images, fakes: Batch, source: Source
+    ) -> None:
+        """Take one step of D on noisy gradients of real images, and on those of fakes."""
+        assert self.mechanism is not None  # noqa: S101
+        real = image_batch(data, dpsgd.poisson_sample(source, len(data), self.sample_rate), self.task)
+        total = dpsgd.private_sum(D, loss_on_real, real, self.max_grad_norm, self.mechanism.sigma, source)
+        total += dpsgd.clipped_sum(D, loss_on_fakes, fakes, self.max_grad_norm)
+        dpsgd.set_gradient(D, total / self.batch_size)  # a public constant: the number of images drawn is private
+        optimizer.step()
+
+
+def loss_on_real(D: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
+    """Return -log D(x) of each image."""
+    return F.softplus(-D(x, y))
+
+
+def loss_on_fakes(D: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
+    """Return -log(1 - D(x)) of each fake."""
+    return F.softplus(D(x, y))
 
 
 class GeneratorOnServer:

@@ -22,16 +22,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
-from vitrail.methods.base import Broadcast, PartSpec, Reply, ServerMessage, Sums
+from vitrail.methods.base import Broadcast, PartSpec, Reply, ServerMessage, Sums, setting
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganDiscriminator, initialise
 from vitrail.nets.flat import from_vector, to_vector
@@ -47,32 +46,24 @@ LIMIT = 2.0**15  # gradients are clipped to it after the noise, so that they fit
 class GsWgan(gan.GeneratorOnServer, PrivateMethod):
     """GS-WGAN: the settings, then Algorithm 1 from top to bottom."""
 
-    privacy: Annotated[
-        Literal["none", "gradient"],
-        Field(description="gradient: clip and noise the gradient with respect to each fake (paper: gradient)"),
-    ] = "none"
-    max_grad_norm: Annotated[
-        float,
-        Field(
-            ge=1e-6, le=1e4, description="privacy: largest norm of the gradient with respect to one fake, C (paper: 1)"
-        ),
-    ] = 1.0
-    active_clients: Annotated[int, Field(ge=1, description="clients that take part in a round, in turn (paper: 1)")] = 1
-    batch_size: Annotated[int, Field(ge=2, description="fakes whose gradients are returned, B")] = 32
-    num_fakes: Annotated[int, Field(ge=2, description="fakes sent to a client, including the batch (ours)")] = 128
-    d_steps: Annotated[int, Field(ge=1, description="steps of a critic per round")] = 10
-    d_batch_size: Annotated[int, Field(ge=1, description="real images, and fakes, per step of a critic")] = 32
-    gradient_penalty: Annotated[
-        float, Field(ge=0, le=1e6, description="weight of the critic's gradient penalty, λ (paper: 10)")
-    ] = 10.0
-    width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the image")] = 32
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimensions of the noise z")] = 100
-    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate")] = 2e-4
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1")] = 0.5
-    fake_dtype: Annotated[fakes.Form, Field(description="number format of fakes in messages")] = "uint8"
-    wire_dtype: Annotated[
-        Literal["float32", "float16"], Field(description="number format of gradients in messages")
-    ] = "float32"
+    privacy: Literal["none", "gradient"] = setting(
+        "none", "gradient: clip and noise the gradient with respect to each fake (paper: gradient)"
+    )
+    max_grad_norm: float = setting(
+        1.0, "privacy: largest norm of the gradient with respect to one fake, C (paper: 1)", ge=1e-6, le=1e4
+    )
+    active_clients: int = setting(1, "clients that take part in a round, in turn (paper: 1)", ge=1)
+    batch_size: int = setting(32, "fakes whose gradients are returned, B", ge=2)
+    num_fakes: int = setting(128, "fakes sent to a client, including the batch (ours)", ge=2)
+    d_steps: int = setting(10, "steps of a critic per round", ge=1)
+    d_batch_size: int = setting(32, "real images, and fakes, per step of a critic", ge=1)
+    gradient_penalty: float = setting(10.0, "weight of the critic's gradient penalty, λ (paper: 10)", ge=0, le=1e6)
+    width: int = setting(32, "channels of the layer nearest to the image", ge=4, le=512)
+    latent_dim: int = setting(100, "dimensions of the noise z", ge=1, le=4096)
+    lr: float = setting(2e-4, "Adam's learning rate", gt=0, le=1e3)
+    beta1: float = setting(0.5, "Adam's β1", ge=0, lt=1)
+    fake_dtype: fakes.Form = setting("uint8", "number format of fakes in messages")
+    wire_dtype: Literal["float32", "float16"] = setting("float32", "number format of gradients in messages")
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
     mechanisms: ClassVar[tuple[str, ...]] = ("gradient",)
@@ -201,6 +192,7 @@ class GsWgan(gan.GeneratorOnServer, PrivateMethod):
             once=False,
             leaves="the gradient of the client's critic with respect to the fakes it was sent, clipped and noised",
             trust="no one: the noise is added on the client",
+            noised="gradients",
         )
 
     def reply_spec(self) -> Mapping[str, PartSpec]:

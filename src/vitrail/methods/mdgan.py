@@ -18,17 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
-from vitrail.methods.base import BaseMethod, Broadcast, PartSpec, Reply, ServerMessage, Sums, is_sendable
+from vitrail.methods.base import BaseMethod, Broadcast, PartSpec, Reply, ServerMessage, Sums, is_sendable, setting
 from vitrail.nets.dcgan import DcganDiscriminator, initialise
 from vitrail.nets.flat import from_vector, to_vector, vector_size
 from vitrail.utils.rng import Rng
@@ -40,29 +39,21 @@ from vitrail.wire.codecs import Array
 class MdGan(gan.GeneratorOnServer, BaseMethod):
     """MD-GAN: the settings, then Algorithm 1 from top to bottom."""
 
-    k: Annotated[
-        int | None, Field(ge=1, description="batches of fakes per round; by default ⌊log2 N⌋ for N clients")
-    ] = None
-    batch_size: Annotated[int, Field(ge=2, description="images per batch (the paper's b)")] = 32
-    d_steps: Annotated[int, Field(ge=1, description="steps of D per round (the paper's L)")] = 1
-    swap_every: Annotated[
-        int,
-        Field(
-            ge=0, description="rounds between swaps of discriminators; 0: never (paper: images per client / batch_size)"
-        ),
-    ] = 12
-    width: Annotated[int, Field(ge=4, le=512, description="channels of the layer nearest to the image")] = 32
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimensions of the noise z")] = 100
-    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate")] = 2e-4
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1; DCGAN uses 0.5")] = 0.5
-    g_loss: Annotated[
-        Literal["nonsaturating", "minimax"], Field(description="the generator's loss (paper: minimax)")
-    ] = "nonsaturating"
-    fake_dtype: Annotated[fakes.Form, Field(description="number format of sent fakes (paper: float32)")] = "uint8"
-    wire_dtype: Annotated[
-        Literal["float32", "float16"],
-        Field(description="number format of sent gradients and discriminators (paper: float32)"),
-    ] = "float16"
+    k: int | None = setting(None, "batches of fakes per round; by default ⌊log2 N⌋ for N clients", ge=1)
+    batch_size: int = setting(32, "images per batch (the paper's b)", ge=2)
+    d_steps: int = setting(1, "steps of D per round (the paper's L)", ge=1)
+    swap_every: int = setting(
+        12, "rounds between swaps of discriminators; 0: never (paper: images per client / batch_size)", ge=0
+    )
+    width: int = setting(32, "channels of the layer nearest to the image", ge=4, le=512)
+    latent_dim: int = setting(100, "dimensions of the noise z", ge=1, le=4096)
+    lr: float = setting(2e-4, "Adam's learning rate", gt=0, le=1e3)
+    beta1: float = setting(0.5, "Adam's β1; DCGAN uses 0.5", ge=0, lt=1)
+    g_loss: Literal["nonsaturating", "minimax"] = setting("nonsaturating", "the generator's loss (paper: minimax)")
+    fake_dtype: fakes.Form = setting("uint8", "number format of sent fakes (paper: float32)")
+    wire_dtype: Literal["float32", "float16"] = setting(
+        "float16", "number format of sent gradients and discriminators (paper: float32)"
+    )
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 400}
 

@@ -18,18 +18,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import AfterValidator, Field
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan, masks
-from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
-from vitrail.methods.prism.loss import AveragedMoments, feature_summary, feature_sums, match_released_sums
-from vitrail.methods.private import PrivateMethod
+from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, setting
+from vitrail.methods.released_sums import AveragedMoments, feature_summary, feature_sums, match_released_sums
 from vitrail.nets.feature_moments import FeatureMoments
-from vitrail.nets.features import layer_plan, parse_layers
+from vitrail.nets.features import FEATURES, layer_plan, parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
 from vitrail.nets.precision import Precision
@@ -44,71 +42,57 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class Moments(PrivateMethod):
+class Moments(masks.MaskMethod):
     """One-shot moments: settings, client, server."""
 
     # The sums that clients release.
-    privacy: Annotated[Literal["moments", "none"], Field(description="sums with noise, or without (not private)")] = (
-        "moments"
+    privacy: Literal["moments", "none"] = setting("moments", "sums with noise, or without (not private)")
+    features: str = setting(
+        "auto",
+        "feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)",
+        check=FEATURES.check_or_auto,
     )
-    features: Annotated[
-        str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)")
-    ] = "auto"
-    layers: Annotated[
-        str, Field(description="layers of ψ to match: all, or indices from 0 such as 1,3,7 (paper: all)")
-    ] = "all"
-    pool_size: Annotated[
-        int, Field(ge=1, description="layers of ψ are averaged to at most this many positions per side")
-    ] = 8
-    max_colluding: Annotated[
-        int, Field(ge=0, description="with secagg_threshold=: largest number of clients that collude with the server")
-    ] = 0
-    max_per_class: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=10**8,
-            description="largest number of images per class and client. With secure aggregation the client drops the "
-            "rest; otherwise, in deployment, the server refuses more",
-        ),
-    ] = 16_000
+    layers: str = setting("all", "layers of ψ to match: all, or indices from 0 such as 1,3,7 (paper: all)")
+    pool_size: int = setting(8, "layers of ψ are averaged to at most this many positions per side", ge=1)
+    max_colluding: int = setting(
+        0, "with secagg_threshold=: largest number of clients that collude with the server", ge=0
+    )
+    max_per_class: int = setting(
+        16_000,
+        "largest number of images per class and client. With secure aggregation the client drops the "
+        "rest; otherwise, in deployment, the server refuses more",
+        ge=1,
+        le=10**8,
+    )
 
     # The network and its training on the server.
-    network: Annotated[
-        Literal["masked", "dense"],
-        Field(description="what is trained: a mask over random weights (kilobytes), or the weights (better images)"),
-    ] = "masked"
-    generator: Annotated[str, AfterValidator(GENERATORS.check), Field(description="generator network")] = "small"
-    width: Annotated[float, Field(gt=0, le=8, description="channel multiplier of the generator")] = 1.0
-    score_init: Annotated[
-        Literal["normal", "uniform"], Field(description="initial scores: normal, N(0, score_std²), or uniform θ")
-    ] = "normal"
-    score_std: Annotated[float, Field(gt=0, le=1e3, description="standard deviation of normal initial scores")] = 3.0
-    local_steps: Annotated[int, Field(ge=1, description="training iterations of the server per round")] = 20
-    precision: Annotated[
-        Precision,
-        Field(description="arithmetic of the networks; auto: bfloat16 if the processor has instructions for it"),
-    ] = "auto"
-    batch_size: Annotated[int, Field(ge=2, description="generated images per iteration")] = 50
-    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate for the scores")] = 0.3
-    dense_lr: Annotated[
-        float,
-        Field(gt=0, le=1e3, description="network=dense: Adam's learning rate, relative to the size of first weights"),
-    ] = 0.03
-    ema_decay: Annotated[
-        float, Field(ge=0, lt=1, description="network=dense: decay of the average of weights that is exported")
-    ] = 0.998
-    schedule: Annotated[Literal["cosine", "constant"], Field(description="learning rate over the rounds")] = "cosine"
-    smoothing: Annotated[
-        float, Field(gt=0, le=1, description="weight of the newest batch in the average of generated moments")
-    ] = 0.1
-    straight_through: Annotated[
-        Literal["identity", "theta"], Field(description="gradient of the mask by θ: 1 (identity) or θ (theta)")
-    ] = "identity"
-    final_mask: Annotated[
-        Literal["mode", "sample"], Field(description="exported mask: θ > 1/2 (mode), or a sample of Bern(θ)")
-    ] = "mode"
+    network: Literal["masked", "dense"] = setting(
+        "masked", "what is trained: a mask over random weights (kilobytes), or the weights (better images)"
+    )
+    generator: str = setting("small", "generator network", check=GENERATORS.check)
+    width: float = setting(1.0, "channel multiplier of the generator", gt=0, le=8)
+    score_init: Literal["normal", "uniform"] = setting(
+        "normal", "initial scores: normal, N(0, score_std²), or uniform θ"
+    )
+    score_std: float = setting(3.0, "standard deviation of normal initial scores", gt=0, le=1e3)
+    local_steps: int = setting(20, "training iterations of the server per round", ge=1)
+    precision: Precision = setting(
+        "auto", "arithmetic of the networks; auto: bfloat16 if the processor has instructions for it"
+    )
+    batch_size: int = setting(50, "generated images per iteration", ge=2)
+    lr: float = setting(0.3, "Adam's learning rate for the scores", gt=0, le=1e3)
+    dense_lr: float = setting(
+        0.03, "network=dense: Adam's learning rate, relative to the size of first weights", gt=0, le=1e3
+    )
+    ema_decay: float = setting(0.998, "network=dense: decay of the average of weights that is exported", ge=0, lt=1)
+    schedule: Literal["cosine", "constant"] = setting("cosine", "learning rate over the rounds")
+    smoothing: float = setting(0.1, "weight of the newest batch in the average of generated moments", gt=0, le=1)
+    straight_through: Literal["identity", "theta"] = setting(
+        "identity", "gradient of the mask by θ: 1 (identity) or θ (theta)"
+    )
+    final_mask: Literal["mode", "sample"] = setting("mode", "exported mask: θ > 1/2 (mode), or a sample of Bern(θ)")
 
+    betas: ClassVar = (0.5, 0.999)  # of Adam
     max_replies: ClassVar[int] = 1
     mechanisms: ClassVar = ("moments",)
     default_epsilon: ClassVar = 9.8
@@ -298,6 +282,3 @@ class Moments(PrivateMethod):
     @property
     def feature_network(self) -> str:
         return self.features
-
-    def auto_settings(self, data: str) -> Mapping[str, Any]:
-        return masks.auto_settings(self, data)

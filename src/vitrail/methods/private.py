@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field
-
-from vitrail.methods.base import BaseMethod
+from vitrail.methods.base import BaseMethod, setting
 from vitrail.privacy.accounting import epsilon, multiplier_for
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.privacy.noise import Source, operating_system, seeded
@@ -39,18 +37,14 @@ class PrivateMethod(BaseMethod):
         ('client', 8.0)
     """
 
-    privacy: Annotated[str, Field(description="mechanism that protects what leaves a client")] = "none"
-    epsilon: Annotated[
-        float | None,
-        Field(gt=0, le=1e6, description="privacy: target ε at δ for the whole run; noise is calibrated to it"),
-    ] = None
-    delta: Annotated[float, Field(gt=0, lt=0.5, description="privacy: δ, well below one over the number of units")] = (
-        1e-5
+    privacy: str = setting("none", "mechanism that protects what leaves a client")
+    epsilon: float | None = setting(
+        None, "privacy: target ε at δ for the whole run; noise is calibrated to it", gt=0, le=1e6
     )
-    noise_multiplier: Annotated[
-        float,
-        Field(ge=0, le=1e6, description="privacy: noise over sensitivity, instead of epsilon; 0: from epsilon"),
-    ] = 0.0
+    delta: float = setting(1e-5, "privacy: δ, well below one over the number of units", gt=0, lt=0.5)
+    noise_multiplier: float = setting(
+        0.0, "privacy: noise over sensitivity, instead of epsilon; 0: from epsilon", ge=0, le=1e6
+    )
 
     default_epsilon: ClassVar[float | None] = None
     """Target ε where neither `epsilon` nor `noise_multiplier` is set; None: one of them is required."""

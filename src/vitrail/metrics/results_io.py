@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail import __version__
 from vitrail.data.dataset import Dataset
 from vitrail.metrics.evaluation import split_validation
 from vitrail.metrics.measure import Measure
 from vitrail.utils.atomic import write_atomically
+from vitrail.utils.version import __version__
 from vitrail.wire.message import digest
 
 

@@ -30,8 +30,6 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "classes": (0, 10**6),
     "width": (1, 4096),
     "z": (1, 2**16),
-    "latent": (1, 2**16),
-    "style_depth": (1, 64),
     "seed": (0, 2**64 - 1),
 }
 

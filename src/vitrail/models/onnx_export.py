@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail import __version__
 from vitrail.models.generator import Generator
 from vitrail.models.inspection import plain
 from vitrail.models.kinds import kind_named
 from vitrail.utils.atomic import replace_atomically
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
+from vitrail.utils.version import __version__
 
 TOLERANCE = 1e-4  # for images in [0, 1]: a fortieth of the step between two bytes
 CHECKED = (1, 10)  # sizes of the batches by which a file is compared with torch

@@ -49,7 +49,6 @@ class Masked(nn.Module):
         super().__init__()
         self.precision = precision
         self.net = net.requires_grad_(False)
-        self.z: int = getattr(net, "z", 0)  # a generator's noise dimensions
         self.shapes = {name: p.shape for name, p in net.named_parameters()}
         self.sizes = [s.numel() for s in self.shapes.values()]
         self.size = sum(self.sizes)
@@ -57,6 +56,11 @@ class Masked(nn.Module):
             [torch.full((n,), _scale(net, name)) for name, n in zip(self.shapes, self.sizes, strict=True)]
         )
         self.register_buffer("W", random_signs(seed, self.size) * scale, persistent=False)
+
+    @property
+    def z(self) -> int:
+        """Noise dimensions of a generator, which every registered generator has as its attribute `z`."""
+        return self.net.z  # type: ignore[return-value]
 
     def forward(self, mask: Tensor, *inputs: Tensor | None) -> Tensor:
         pieces = (self.W * mask).split(self.sizes)

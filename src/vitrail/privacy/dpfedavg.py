@@ -8,7 +8,7 @@ from the noised sum.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from vitrail.privacy.clipping import clipped, noised
 from vitrail.privacy.mechanism import Mechanism, Noise
 from vitrail.privacy.noise import Source
-
-if TYPE_CHECKING:
-    from vitrail.methods.base import Sums
 
 Vectors = Mapping[str, NDArray[Any]]
 
@@ -45,6 +42,7 @@ def mechanism(clip: float, what: str, secure: bool) -> Mechanism:
         trust=f"the server, which {sees}, to add the noise and not to disclose what it sees; all clients to clip their "
         "updates",
         noised_by="server",
+        noised="updates",
     )
 
 
@@ -61,16 +59,19 @@ def clip_update(update: Vectors, clip: float, codec: str) -> dict[str, NDArray[A
     return dict(zip(update, np.split(whole, ends), strict=True))
 
 
-def mean_update(sums: Sums, names: Sequence[str], noise: tuple[float, Source] | None) -> dict[str, NDArray[np.float64]]:
+def mean_update(
+    sums: Vectors, clients: int, names: Sequence[str], noise: tuple[float, Source] | None
+) -> dict[str, NDArray[np.float64]]:
     """Return the mean of the clients' updates, from their sum with noise.
 
     Args:
-        sums: Sums of the updates.
+        sums: Sums of the updates by part.
+        clients: Number of updates.
         names: Parts of the update, in a fixed order.
         noise: σ of the noise and its source; None: no noise.
     """
-    whole = np.concatenate([sums.values[name] for name in names])
+    whole = np.concatenate([sums[name] for name in names])
     if noise is not None:
         whole = noised(whole, *noise)
-    ends = np.cumsum([sums.values[name].size for name in names])[:-1]
-    return dict(zip(names, np.split(whole / sums.clients, ends), strict=True))
+    ends = np.cumsum([sums[name].size for name in names])[:-1]
+    return dict(zip(names, np.split(whole / clients, ends), strict=True))

@@ -48,6 +48,7 @@ def mechanism(clip: float, rate: float, steps: int, leaves: str) -> Mechanism:
         once=False,
         leaves=leaves,
         trust="no one: the noise is added on the client",
+        noised="training",
     )
 
 

@@ -19,10 +19,6 @@ MECHANISMS: Registry[Callable[..., Any]] = Registry(
     "vitrail.mechanisms",
     {
         "moments": ("vitrail.privacy.feature_sums:noised", "sums of features, released once; noise by each client"),
-        "distributed-moments": (
-            "vitrail.privacy.feature_sums:noise_share",
-            "the same in a secure sum; each client adds a share of the noise",
-        ),
         "mask-update": ("vitrail.privacy.noise:gaussian", "masks drawn from clipped and noised updates of θ"),
         "dp-sgd": ("vitrail.privacy.dpsgd:private_sum", "sums of per-example gradients, clipped and noised"),
         "dp-fedavg": ("vitrail.privacy.dpfedavg:mean_update", "sums of clipped updates; noise by the server"),
@@ -32,7 +28,7 @@ MECHANISMS: Registry[Callable[..., Any]] = Registry(
 """Mechanisms by the name that an owner's policy uses in `accept` (see policy.py).
 
 An entry is the function that adds the mechanism's noise. Register a plugin's mechanism under the `name` of its
-`Mechanism`, so that owners can accept it. Where other parties add the noise, the registered name starts with
+`Mechanism`, so that owners can accept it. Where other parties add the noise, `accept` names it with the prefix
 "distributed-" (all clients) or "server-" (see `policy.policy_name`). `policy.from_config` has an example.
 """
 
@@ -62,7 +58,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """How a unit of data is protected in what leaves a client. The ledger records every field.
+    """How a unit of data is protected in what leaves a client. The ledger records all but `noised`.
 
     Args:
         name: Name of the mechanism, as in `MECHANISMS`.
@@ -79,6 +75,8 @@ class Mechanism:
         bound: An additional bound that is reported. The claim never rests on it.
         noised_by: Which party adds the noise; "all clients": each adds a share.
         own_share: Where other parties add noise: σ of what the client itself adds, divided by σ of all noise.
+        noised: What gets the noise; audits attack accordingly. "training": sums of per-example gradients, in DP-SGD's
+            steps. "gradients": those that a client sends. "updates": their sum, on the server, as DP-FedAvg defines it.
 
     Examples:
         >>> sums = Mechanism("moments", "example", "replace one", 2.0, "norm 1", Noise(3.0), True, "sums", "no one")
@@ -100,6 +98,7 @@ class Mechanism:
     bound: str = ""
     noised_by: Literal["client", "all clients", "server"] = "client"
     own_share: float = 0.0
+    noised: Literal["training", "gradients", "updates", "other"] = "other"
 
     @property
     def sigma(self) -> float:

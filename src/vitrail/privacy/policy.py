@@ -10,20 +10,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.mechanism import MECHANISMS, Mechanism, Unit
 from vitrail.utils.errors import Refused, VitrailError, nearest
 
-if TYPE_CHECKING:
-    from vitrail.methods.base import Method
-
 NONE = "none"  # in `accept`: a run without a mechanism, too
 KEYS = ("accept", "least-unit", "max-epsilon", "max-delta", "require-secagg", "require-noise-source")
+PREFIXES = {"all clients": "distributed-", "server": "server-"}  # of mechanisms whose noise these parties add
 DELTA = 1e-5
 CEILING = 10.0  # the largest ε of one run where a policy names none
 PUBLIC_REASON = "refused by the node's policy"  # the only text that the server receives
+
+
+class Task(Protocol):
+    """What a policy reads of a run's task."""
+
+    @property
+    def secagg_threshold(self) -> int: ...
+    @property
+    def noise_source(self) -> str: ...
+
+
+class Run(Protocol):
+    """What a policy reads of a run: its method, built by the node from the settings it received."""
+
+    @property
+    def mechanism(self) -> Mechanism | None: ...
+    @property
+    def max_replies(self) -> int: ...
+    @property
+    def task(self) -> Task: ...
 
 
 @dataclass(frozen=True)
@@ -82,14 +100,14 @@ class Policy:
         """
         return mechanism if policy_name(mechanism) in self.accept else mechanism.own_noise()
 
-    def rules(self, method: Method, given: int) -> Iterator[tuple[str, bool, str]]:
+    def rules(self, run: Run, given: int) -> Iterator[tuple[str, bool, str]]:
         """Yield the rules of this policy, each with its name, whether it refuses a run, and the reason.
 
         Args:
-            method: The run's method, built by the node from the settings it received.
+            run: The run's method.
             given: Number of answers that the run already had from this node.
         """
-        m, task = method.mechanism, method.task
+        m, task = run.mechanism, run.task
         if not self.demands:
             return
         if self.require_secagg:
@@ -97,7 +115,7 @@ class Policy:
         if self.require_noise_source != "any":
             seeded = task.noise_source != "os"
             yield "noise-source", seeded, "its noise and secrets come from the run's seed, which the server knows"
-        planned, releases = method.max_replies, given + 1
+        planned, releases = run.max_replies, given + 1
         if m is None:
             yield "noise", self.noise, "it adds no noise"
         else:
@@ -125,17 +143,17 @@ class Policy:
             problem += policy_name(counted)
         return not (math.isfinite(eps) and eps <= self.limit * (1 + 1e-6)), problem
 
-    def check(self, method: Method, given: int = 0) -> None:
+    def check(self, run: Run, given: int = 0) -> None:
         """Refuse a run that guarantees less than this policy requires.
 
         Args:
-            method: The run's method, built by the node from the settings it received.
+            run: The run's method.
             given: Number of answers that the run already had from this node.
 
         Raises:
             Refused: With all reasons, for the owner; the server receives PUBLIC_REASON.
         """
-        if reasons := "; ".join(reason for _, refuses, reason in self.rules(method, given) if refuses):
+        if reasons := "; ".join(reason for _, refuses, reason in self.rules(run, given) if refuses):
             raise Refused(f"its owner's policy refuses this run: {reasons}. The policy accepts: {self}", PUBLIC_REASON)
 
     def __str__(self) -> str:
@@ -161,11 +179,12 @@ class Policy:
 def policy_name(mechanism: Mechanism) -> str:
     """Return the name of a mechanism in `accept`; it shows which party adds the noise.
 
-    `dp-fedavg` is noise by the server by definition. Any other mechanism whose noise other parties add has a prefix.
+    A sum of updates is noised by the server by definition. Any other mechanism whose noise other parties add has a
+    prefix.
     """
-    if mechanism.noised_by == "client" or mechanism.name == "dp-fedavg":
+    if mechanism.noised_by == "client" or (mechanism.noised_by, mechanism.noised) == ("server", "updates"):
         return mechanism.name
-    return f"{'distributed' if mechanism.noised_by == 'all clients' else 'server'}-{mechanism.name}"
+    return PREFIXES[mechanism.noised_by] + mechanism.name
 
 
 def from_config(config: Mapping[str, Any]) -> Policy:
@@ -191,10 +210,11 @@ def from_config(config: Mapping[str, Any]) -> Policy:
     """
     accept = tuple(name.strip() for name in str(config.get("accept", "")).split(",") if name.strip())
     for name in accept:
-        if name == "paper":
-            raise VitrailError("accept=paper: it rests on an assumption that nothing enforces, so it is never accepted")
-        if name != NONE and name not in MECHANISMS:
-            raise VitrailError(f"accept={name}: no such mechanism; {nearest(name, (*MECHANISMS, NONE))}")
+        plain = name.removeprefix(PREFIXES["all clients"]).removeprefix(PREFIXES["server"])
+        if name != NONE and name not in MECHANISMS and plain not in MECHANISMS:
+            raise VitrailError(
+                f"accept={name}: no such mechanism, or it rests on an assumption; {nearest(name, (*MECHANISMS, NONE))}"
+            )
     unit = _one_of(config, "least-unit", ("example", "client"))
     source = _one_of(config, "require-noise-source", ("os", "any"))
     secagg = config.get("require-secagg", False)

@@ -29,12 +29,9 @@ class Table:
     @property
     def kinds(self) -> list[str]:
         """CSS class of each column: "figure" is right-aligned, "text" is wide."""
-        columns = ([row[i] for row in self.rows if i < len(row) and row[i]] for i in range(len(self.columns)))
-        return ["" if i == 0 else _kind(cells) for i, cells in enumerate(columns)]
-
-
-def _kind(cells: Sequence[str]) -> str:
-    return "figure" if all(map(_is_figure, cells)) else "text" if max(map(len, cells)) > 24 else ""
+        columns = ([row[i] for row in self.rows if i < len(row) and row[i]] for i in range(1, len(self.columns)))
+        kinds = ("figure" if all(map(_is_figure, c)) else "text" if max(map(len, c)) > 24 else "" for c in columns)
+        return ["", *kinds][: len(self.columns)]
 
 
 def _is_figure(cell: str) -> bool:

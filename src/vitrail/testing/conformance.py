@@ -25,6 +25,7 @@ from vitrail.engines.rounds import Federation, RoundResult
 from vitrail.experiment import settings as config
 from vitrail.experiment.plugins import describe_method
 from vitrail.methods.base import BaseMethod, Broadcast, Model, PartSpec, Task
+from vitrail.methods.private import PrivateMethod
 from vitrail.models.model_file import load, load_classifier, open_classifier, open_model, save_model
 from vitrail.privacy.noise import seeded
 from vitrail.testing.federation import RUN, SEED, Traffic, digits, federate, same, shares
@@ -163,7 +164,10 @@ def check_noise(subject: Subject) -> None:
     mechanism, method = subject.method.mechanism, type(subject.method)
     if mechanism is None:
         return
-    _expect(hasattr(method, "source"), "a method with a mechanism must derive from PrivateMethod and use its source()")
+    _expect(
+        isinstance(subject.method, PrivateMethod),
+        "a method with a mechanism must derive from PrivateMethod and use its source()",
+    )
 
     def with_noise(k: int, draw: Callable[[], Any]) -> Any:
         with patch.object(method, "source", lambda _, rng: seeded(rng.child("other noise", k))):

@@ -154,23 +154,33 @@ class Registry(Generic[T]):
         found: T = getattr(import_module(module), attribute)
         return found
 
-    def check(self, name: str) -> str:
+    def check(self, name: str, *others: str) -> str:
         """Return the name if it is registered; for settings: `Annotated[str, AfterValidator(REGISTRY.check)]`.
 
         Args:
             name: The name of the entry.
 
+        A setting with this validator accepts a class in place of its name, from Python.
+
+        Args:
+            name: The name.
+            others: Further values that are allowed.
+
         Raises:
             PydanticKnownError: If it is not; the message lists the known names and the nearest one.
         """
-        if name in self:
+        if name in self or name in others:
             return name
         from pydantic_core import PydanticKnownError
 
-        known = list(self)
+        known = [*others, *self]
         near = nearest(name, known)
         hint = f"; {near}" if near.startswith("did you mean") else ""
         raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(known)}{hint}"})
+
+    def check_or_auto(self, name: str) -> str:
+        """Return the name if it is registered or "auto"; the validator of a setting that the data may decide."""
+        return self.check(name, "auto")
 
     def __contains__(self, name: object) -> bool:
         return name in self._builtin or name in self._found() or name in self._added

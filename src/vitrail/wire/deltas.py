@@ -39,7 +39,7 @@ def encode(rows: Floats, before: Floats | None = None) -> bytes:
         predicted = _predict(history, c)
         change = (_ordered(row) - _ordered(predicted)).view(np.int32)
         zigzag = ((change << 1) ^ (change >> 31)).view(np.uint32)
-        lengths = _length(zigzag)
+        lengths = np.frexp(zigzag.astype(np.float64))[1].astype(np.int64)  # in bits; doubles represent them exactly
         coded = entropy.encode(lengths, _exponent(predicted), _LENGTHS).tobytes()
         out += [bytes([c]), len(coded).to_bytes(4, "little"), coded, _low_bits(zigzag, lengths)]
         history = [history[1], row]
@@ -109,11 +109,6 @@ def _floats(a: Words) -> Floats:
 
 def _exponent(a: Floats) -> NDArray[np.uint32]:
     return (a.view(np.uint32) >> np.uint32(23)) & np.uint32(255)
-
-
-def _length(a: Words) -> NDArray[np.int64]:
-    """Return the bit lengths of integers; doubles represent them exactly."""
-    return np.frexp(a.astype(np.float64))[1].astype(np.int64)
 
 
 def _low_bits(zigzag: Words, lengths: NDArray[np.int64]) -> bytes:

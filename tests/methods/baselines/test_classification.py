@@ -13,9 +13,9 @@ from tests.federation import digits, federate, quick, same, shares
 from vitrail.engines.replies import Failure
 from vitrail.engines.replies import _check as check_part
 from vitrail.engines.secagg.messages import MASK
-from vitrail.methods.base import LAST_COUNTED, ServerMessage, Sums
 from vitrail.methods.baselines import shared_pool
 from vitrail.methods.baselines.sdafl import UNSURE
+from vitrail.methods.messages import LAST_COUNTED, ServerMessage, Sums
 from vitrail.nets.feature_moments import to_float
 from vitrail.nets.flat import from_vector, to_vector
 from vitrail.utils.errors import Malformed

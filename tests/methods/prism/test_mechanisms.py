@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.federation import digits, federate, quick, shares
-from vitrail.methods.prism import loss, mechanisms
+from vitrail.methods import released_sums
+from vitrail.methods.prism import mechanisms
 from vitrail.methods.prism.mechanisms import noised_theta
 from vitrail.privacy.accounting import epsilon, second_opinion
 from vitrail.privacy.claims import claim
@@ -79,8 +80,8 @@ def test_images_are_used_only_through_noised_sums(tmp_path):
         return class_sums(summary, digits().train.pixels[:24], digits().train.labels[:24], classes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loss, "class_sums", same_sums)
-        patch.setattr(loss, "cached", lambda kind, key, compute: compute())
+        patch.setattr(released_sums, "class_sums", same_sums)
+        patch.setattr(released_sums, "cached", lambda kind, key, compute: compute())
         other = federate(method, tmp_path / "b", indices={"client-0": np.arange(100, 140)})[2].replies
     assert [data for _, data in first] == [data for _, data in other]
 

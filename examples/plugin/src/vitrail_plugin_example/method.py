@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail import BaseMethod, Broadcast, Images, Model, PartSpec, Reply, Rng, ServerMessage, Sums
+from vitrail import BaseMethod, Broadcast, Images, Model, PartSpec, Reply, Rng, ServerMessage, Sums, setting
 from vitrail.models.kinds import ModelKind
 
 
@@ -40,7 +39,7 @@ class PixelGaussianKind(ModelKind):
 class PixelGaussian(BaseMethod):
     """Estimate the mean and standard deviation of every pixel over all clients."""
 
-    temperature: Annotated[float, Field(ge=0, le=10, description="factor of the standard deviation")] = 1.0
+    temperature: float = setting(1.0, "factor of the standard deviation", ge=0, le=10)
 
     defaults = {"rounds": 1}  # noqa: RUF012
 

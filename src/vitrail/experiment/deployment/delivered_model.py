@@ -8,7 +8,6 @@ from vitrail.engines.flower.descriptions import RunSpec
 from vitrail.utils.errors import Malformed
 
 MAX_HEADER, PER_TENSOR = 2**20, 256  # bytes that a file may have in addition to its tensors: in all, for each
-NETWORK = ("generator", "width", "latent_dim", "style_depth", "label_maps")  # settings that determine the network
 
 
 def check_delivered(spec: RunSpec, raw: bytes) -> None:
@@ -22,19 +21,19 @@ def check_delivered(spec: RunSpec, raw: bytes) -> None:
         Malformed: The bytes are not a model file, its network is not that of the specification, or the file has
             more than that network.
     """
+    from vitrail.models.kinds import kind_named
     from vitrail.models.model_file import check_file
 
     model, size = check_file(raw)
     tree: dict[str, Any] = model.tree
     named = {"shape": list(spec.shape), "classes": len(spec.classes)}
-    named |= {name: spec.settings[name] for name in NETWORK if name in spec.settings and name in tree}
+    kind = kind_named(model.kind)
+    named |= {name: spec.settings[name] for name in kind.settings if name in spec.settings and name in tree}
     for name, value in named.items():
         found = list(tree[name]) if name == "shape" else tree[name]
         if found != value:
             raise Malformed(f"the model has {name} = {ascii(found)[:60]}, the run has {ascii(value)[:60]}")
-    parts = tree["parts"] if model.kind == "mixture" else []
-    if len(parts) > spec.clients:
-        raise Malformed(f"the model has {len(parts)} generators, the run has {spec.clients} clients")
-    tensors = sum(len(tree[name]) for name in ("weights", "content", "style") if name in tree) + sum(map(len, parts))
-    if len(raw) > size + MAX_HEADER + PER_TENSOR * tensors:
+    if (n := kind.num_generators(tree)) > spec.clients:
+        raise Malformed(f"the model has {n} generators, the run has {spec.clients} clients")
+    if len(raw) > size + MAX_HEADER + PER_TENSOR * kind.num_tensors(tree):
         raise Malformed(f"the model file has {len(raw):,} bytes, but its network has {size:,}")

@@ -13,7 +13,6 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from vitrail import __version__
 from vitrail.engines.flower.descriptions import Description
 from vitrail.engines.flower.engine import FlowerEngine
 from vitrail.engines.flower.roster import Roster
@@ -35,6 +34,7 @@ from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import Malformed, VitrailError, printable
 from vitrail.utils.keys import load_or_create_key
 from vitrail.utils.paths import data_home
+from vitrail.utils.version import __version__
 
 
 def serve(grid: Grid, given: Mapping[str, Any], callback: Callback | None = None) -> Run:

@@ -12,18 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import BaseMethod, clip_weights, is_sendable
+from vitrail.methods.base import BaseMethod, clip_weights, is_sendable, setting
 from vitrail.methods.messages import Broadcast, PartSpec, Reply, ServerMessage, Sums, Task
 from vitrail.models.model import Model
 from vitrail.nets.classifier import build_classifier, random_shift
@@ -79,15 +78,12 @@ class FederatedClassifier(BaseMethod):
     """Settings of a federated classifier, and FedAvg except for the client's training."""
 
     task: Task
-    local_steps: Annotated[int, Field(ge=1, description="SGD steps of a client per round (ours)")] = 20
-    batch_size: Annotated[int, Field(ge=1, description="images per step")] = 16
-    lr: Annotated[
-        float, Field(gt=0, le=1e3, description="SGD's learning rate; it decays to zero over the rounds (cosine)")
-    ] = 0.1
-    server_steps: Annotated[
-        int,
-        Field(ge=0, description="steps per round on the server's own images, if it has any (server_fraction) (ours)"),
-    ] = 40
+    local_steps: int = setting(20, "SGD steps of a client per round (ours)", ge=1)
+    batch_size: int = setting(16, "images per step", ge=1)
+    lr: float = setting(0.1, "SGD's learning rate; it decays to zero over the rounds (cosine)", gt=0, le=1e3)
+    server_steps: int = setting(
+        40, "steps per round on the server's own images, if it has any (server_fraction) (ours)", ge=0
+    )
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 40}
 

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import Model, Reply, ServerMessage
+from vitrail.methods.base import Model, Reply, ServerMessage, setting
 from vitrail.methods.padpaf.algorithm import PaDPaF
 from vitrail.methods.padpaf.client_state import load_networks, private_state
 from vitrail.methods.padpaf.losses import ProximalTerm
@@ -29,16 +27,10 @@ from vitrail.utils.state import State, finite
 class Ditto(PaDPaF):
     """Ditto with its settings: PaDPaF with everything shared trains w; this class adds v_k."""
 
-    shared: Annotated[Literal["everything"], Field(description="federated networks: always all of w")] = "everything"
-    ditto_lambda: Annotated[
-        float, Field(ge=0, le=1e6, description="λ: weight of the term that keeps v_k near w_t (paper: 1)")
-    ] = 1.0
-    local_epochs: Annotated[
-        float, Field(gt=0, le=1e4, description="epochs over a client's images per round, for w (ours)")
-    ] = 0.25
-    personal_epochs: Annotated[
-        float, Field(gt=0, le=1e4, description="epochs over a client's images per round, for v_k (ours)")
-    ] = 0.25
+    shared: Literal["everything"] = setting("everything", "federated networks: always all of w")
+    ditto_lambda: float = setting(1.0, "λ: weight of the term that keeps v_k near w_t (paper: 1)", ge=0, le=1e6)
+    local_epochs: float = setting(0.25, "epochs over a client's images per round, for w (ours)", gt=0, le=1e4)
+    personal_epochs: float = setting(0.25, "epochs over a client's images per round, for v_k (ours)", gt=0, le=1e4)
 
     has_personal_models: ClassVar[bool] = True
 
@@ -55,9 +47,4 @@ class Ditto(PaDPaF):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
         """Return the generator of w, or of a client's v_k."""
-        return super().export_models(self.personal(client) if client else server)
-
-    def personal(self, client: State) -> State:
-        """Return v_k."""
-        found: State = client.get("personal", {})
-        return found
+        return super().export_models(client.get("personal", {}) if client else server)

@@ -11,15 +11,13 @@ Differences from the papers: see classification.py, which has the server's half.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import Reply, ServerMessage
+from vitrail.methods.base import Reply, ServerMessage, setting
 from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -47,9 +45,7 @@ class FedAvg(FederatedClassifier):
 class FedProx(FedAvg):
     """FedProx: FedAvg with a proximal term."""
 
-    prox_mu: Annotated[
-        float, Field(ge=0, le=1e6, description="weight μ of the proximal term μ/2 ‖w - w_t‖²; 0: FedAvg")
-    ] = 0.1
+    prox_mu: float = setting(0.1, "weight μ of the proximal term μ/2 ‖w - w_t‖²; 0: FedAvg", ge=0, le=1e6)
 
     def objective(self, C: nn.Module, x: Tensor, y: Tensor, w_t: list[Tensor]) -> Tensor:
         """Return h(w; w_t) = F(w) + μ/2 ‖w - w_t‖²."""

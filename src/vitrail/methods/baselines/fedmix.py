@@ -17,18 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
+from vitrail.methods.base import setting
 from vitrail.methods.baselines import shared_pool
 from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
+from vitrail.methods.messages import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import Malformed
 from vitrail.utils.rng import Rng
@@ -42,11 +42,9 @@ CODECS = {"means": "bytes", "mean_labels": "float32"}
 class NaiveMix(FederatedClassifier):
     """NaiveMix: FedAvg, with mixup of local images and shared means."""
 
-    images_per_mean: Annotated[int, Field(ge=1, description="images per mean (M)")] = 10
-    max_means: Annotated[
-        int, Field(ge=1, le=100_000, description="largest number of means that a client shares (ours)")
-    ] = 60
-    mix_lambda: Annotated[float, Field(ge=0, lt=1, description="weight λ of the means in mixup")] = 0.1
+    images_per_mean: int = setting(10, "images per mean (M)", ge=1)
+    max_means: int = setting(60, "largest number of means that a client shares (ours)", ge=1, le=100_000)
+    mix_lambda: float = setting(0.1, "weight λ of the means in mixup", ge=0, lt=1)
 
     needs_ack: ClassVar[bool] = True
 

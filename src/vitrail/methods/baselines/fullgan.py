@@ -57,6 +57,10 @@ class FullGan(PsFedGan):
         }
         return parts | messages.common_parts(self)
 
+    def for_audit(self) -> FullGan:
+        """Return itself: all parts are plain."""
+        return self
+
     # -- user -----------------------------------------------------------------------------------------------------
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002

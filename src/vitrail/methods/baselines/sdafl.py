@@ -14,20 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
+from vitrail.methods.base import setting
 from vitrail.methods.baselines import shared_pool
 from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
 from vitrail.methods.fakes import pack
+from vitrail.methods.messages import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
 from vitrail.nets.feature_moments import to_float
 from vitrail.utils.determinism import one_thread
@@ -44,17 +44,13 @@ CODECS = {"pictures": "bytes"}
 class SdaFl(FederatedClassifier):
     """SDA-FL: FedAvg, with pseudo-labelled images of all clients' GANs."""
 
-    shared_images: Annotated[
-        int, Field(ge=1, le=100_000, description="number of generated images that a client shares")
-    ] = 200
-    pseudo_label_threshold: Annotated[
-        float, Field(gt=0, le=1, description="smallest softmax probability of a pseudo label")
-    ] = 0.95
-    gan_steps: Annotated[int, Field(ge=1, description="training steps of a client's GAN, in its first round")] = 800
-    gan_batch_size: Annotated[int, Field(ge=2, description="images per training step of the GAN")] = 16
-    width: Annotated[int, Field(ge=4, le=512, description="channels of the GAN's layers next to the image")] = 16
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimension of the GAN's noise z")] = 100
-    gan_lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of G (Adam); D's is half of it")] = 2e-3
+    shared_images: int = setting(200, "number of generated images that a client shares", ge=1, le=100_000)
+    pseudo_label_threshold: float = setting(0.95, "smallest softmax probability of a pseudo label", gt=0, le=1)
+    gan_steps: int = setting(800, "training steps of a client's GAN, in its first round", ge=1)
+    gan_batch_size: int = setting(16, "images per training step of the GAN", ge=2)
+    width: int = setting(16, "channels of the GAN's layers next to the image", ge=4, le=512)
+    latent_dim: int = setting(100, "dimension of the GAN's noise z", ge=1, le=4096)
+    gan_lr: float = setting(2e-3, "learning rate of G (Adam); D's is half of it", gt=0, le=1e3)
 
     needs_ack: ClassVar[bool] = True
 

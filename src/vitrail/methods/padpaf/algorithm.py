@@ -7,6 +7,7 @@ its output enters G^c, and the style discriminator D^s_i. No private parameter i
 Differences from the paper:
 - The server applies the mean update (server_opt="adam" is the paper's step, whose size does not depend on the size of
   the clients' updates: too large after few local steps), weighted by numbers of images (weighting="uniform": paper).
+- GANOPT takes a D step and, every T_D steps, a G step after it; in the paper that step replaces the D step.
 - The step counter t of line 8 continues over rounds; otherwise a client with few images would never train G.
 - Features are centred in Barlow Twins. BatchNorm uses batch statistics in training and is calibrated with noise
   afterwards, so statistics are in no message. The published code's noise on images and channels is omitted.
@@ -21,17 +22,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import BaseMethod, clip_weights, is_sendable
+from vitrail.methods.base import BaseMethod, clip_weights, is_sendable, setting
 from vitrail.methods.messages import Broadcast, PartSpec, Reply, ServerMessage, Sums, Task
 from vitrail.methods.padpaf.client_state import load_networks, private_state
 from vitrail.methods.padpaf.losses import Form, ProximalTerm, d_loss, g_loss
@@ -54,67 +54,39 @@ class PaDPaF(BaseMethod):
     """Algorithm 1 with its settings; the paper's values are those for MNIST."""
 
     task: Task
-    shared: Annotated[
-        Literal["content", "everything", "nothing"],
-        Field(
-            description="federated networks: content (PaDPaF), everything (FedAvg), nothing (local training) "
-            "(paper: content)"
-        ),
-    ] = "content"
-    prox_mu: Annotated[float, Field(ge=0, le=1e6, description="μ of FedProx on federated networks (paper: 0)")] = 0.0
-    width: Annotated[int, Field(ge=4, le=512, description="channels of every layer (paper: 64, CelebA 128)")] = 32
-    latent_dim: Annotated[
-        int, Field(ge=2, le=1024, description="dimension of z^c and of z^s (paper: 128, CelebA 256)")
-    ] = 64
-    style_depth: Annotated[
-        int, Field(ge=1, le=16, description="layers of the style vectorizer (published code: 8)")
-    ] = 4
-    lam: Annotated[float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins (published code: 0.1)")] = 0.1
-    local_epochs: Annotated[
-        float, Field(gt=0, le=1e4, description="epochs over a client's images per round (paper: 0.5)")
-    ] = 0.5
-    loopless: Annotated[
-        bool, Field(description="stop after each step with a fixed probability; local_epochs on average")
-    ] = False
-    batch_size: Annotated[
-        int, Field(ge=2, description="real images, and generated images, per step (published code: 32)")
-    ] = 64
-    lr: Annotated[
-        float,
-        Field(gt=0, le=1e3, description="η_i: clients' Adam learning rate of G, twice this for D (paper: 0.001)"),
-    ] = 1e-3
-    server_lr: Annotated[
-        float, Field(gt=0, le=1e3, description="η_0: server's Adam learning rate, with server_opt=adam (paper: 0.01)")
-    ] = 0.01
-    server_opt: Annotated[
-        Literal["average", "adam"],
-        Field(description="server step: mean update, or Adam on it, for rounds of many local steps (paper: adam)"),
-    ] = "average"
-    lr_decay: Annotated[
-        float, Field(gt=0, le=1, description="factor on all learning rates per round (paper: 0.99)")
-    ] = 0.99
-    label_maps: Annotated[
-        Literal["private", "federated"],
-        Field(
-            description="label half of conditional BatchNorm; private: the server's generator ignores labels "
-            "(paper: private)"
-        ),
-    ] = "private"
-    weighting: Annotated[
-        Literal["examples", "uniform"],
-        Field(description="weight of a client: its number of images, or 1 (paper: uniform)"),
-    ] = "examples"
-    wire_dtype: Annotated[Literal["float32", "float16"], Field(description="number format of sent weights (ours)")] = (
-        "float32"
+    shared: Literal["content", "everything", "nothing"] = setting(
+        "content",
+        "federated networks: content (PaDPaF), everything (FedAvg), nothing (local training) (paper: content)",
     )
-    loss: Annotated[Form, Field(description="GAN loss: hinge (published code) or wasserstein (paper: wasserstein)")] = (
-        "hinge"
+    prox_mu: float = setting(0.0, "μ of FedProx on federated networks (paper: 0)", ge=0, le=1e6)
+    width: int = setting(32, "channels of every layer (paper: 64, CelebA 128)", ge=4, le=512)
+    latent_dim: int = setting(64, "dimension of z^c and of z^s (paper: 128, CelebA 256)", ge=2, le=1024)
+    style_depth: int = setting(4, "layers of the style vectorizer (published code: 8)", ge=1, le=16)
+    lam: float = setting(0.1, "λ: weight of Barlow Twins (published code: 0.1)", ge=0, le=1e6)
+    local_epochs: float = setting(0.5, "epochs over a client's images per round (paper: 0.5)", gt=0, le=1e4)
+    loopless: bool = setting(False, "stop after each step with a fixed probability; local_epochs on average")
+    batch_size: int = setting(64, "real images, and generated images, per step (published code: 32)", ge=2)
+    lr: float = setting(1e-3, "η_i: clients' Adam learning rate of G, twice this for D (paper: 0.001)", gt=0, le=1e3)
+    server_lr: float = setting(
+        0.01, "η_0: server's Adam learning rate, with server_opt=adam (paper: 0.01)", gt=0, le=1e3
     )
-    d_steps: Annotated[int, Field(ge=1, description="T_D: steps of D per step of G (paper: 3)")] = 3
-    fake_labels: Annotated[
-        Literal["all", "own"],
-        Field(description="labels of generated images: all classes, or the client's own (paper: all)"),
-    ] = "all"
+    server_opt: Literal["average", "adam"] = setting(
+        "average", "server step: mean update, or Adam on it, for rounds of many local steps (paper: adam)"
+    )
+    lr_decay: float = setting(0.99, "factor on all learning rates per round (paper: 0.99)", gt=0, le=1)
+    label_maps: Literal["private", "federated"] = setting(
+        "private",
+        "label half of conditional BatchNorm; private: the server's generator ignores labels (paper: private)",
+    )
+    weighting: Literal["examples", "uniform"] = setting(
+        "examples", "weight of a client: its number of images, or 1 (paper: uniform)"
+    )
+    wire_dtype: Literal["float32", "float16"] = setting("float32", "number format of sent weights (ours)")
+    loss: Form = setting("hinge", "GAN loss: hinge (published code) or wasserstein (paper: wasserstein)")
+    d_steps: int = setting(3, "T_D: steps of D per step of G (paper: 3)", ge=1)
+    fake_labels: Literal["all", "own"] = setting(
+        "all", "labels of generated images: all classes, or the client's own (paper: all)"
+    )
 
     betas: ClassVar[tuple[float, float]] = (0.5, 0.9)  # of both Adam optimizers
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
@@ -238,7 +210,7 @@ class PaDPaF(BaseMethod):
         noise: Callable[..., gan.Batch],
         proximal: ProximalTerm,
     ) -> Tensor:
-        """Take a step of D on ξ and, if train_G, a step of G after it (in the paper: instead); return the metrics."""
+        """Take a step of D on ξ and, if train_G, a step of G after it; return the metrics."""
         minus_f, twins, loss_g = self.d_objective(model, xi, noise(pairs=True))
         gan.step(opt_i["D"], minus_f + self.lam * twins + proximal(model.D_nets))  # line 25 with F_i, Eq. 15
         if train_G:  # line 21

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
+from vitrail.methods.base import setting
 from vitrail.methods.padpaf.algorithm import PaDPaF, latents, local_batches
 from vitrail.methods.padpaf.losses import Form, ProximalTerm
 from vitrail.nets.barlow_twins import barlow_twins
@@ -37,10 +37,8 @@ Code = tuple[Tensor, Tensor]  # mean and log-variance of z
 class PaDPaFVae(PaDPaF):
     """Algorithm 1 with other networks and another local objective; all else is PaDPaF's."""
 
-    lam: Annotated[float, Field(ge=0, le=1e6, description="λ: weight of Barlow Twins, at most β (paper: no value)")] = (
-        0.1
-    )
-    beta: Annotated[float, Field(ge=0, le=1e6, description="β: weight of the KL divergence (paper: no value)")] = 0.5
+    lam: float = setting(0.1, "λ: weight of Barlow Twins, at most β (paper: no value)", ge=0, le=1e6)
+    beta: float = setting(0.5, "β: weight of the KL divergence (paper: no value)", ge=0, le=1e6)
 
     loss: ClassVar[Form] = "hinge"  # type: ignore[misc]  # settings of a GAN, which a VAE does not have
     d_steps: ClassVar[int] = 1  # type: ignore[misc]

@@ -18,18 +18,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan, masks
-from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
+from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, setting
 from vitrail.methods.prism import messages
-from vitrail.methods.prism.loss import build_loss, feature_summary
+from vitrail.methods.prism.loss import build_loss
 from vitrail.methods.prism.mechanisms import (
     bernoulli_bound,
     build_mechanism,
@@ -37,8 +36,8 @@ from vitrail.methods.prism.mechanisms import (
     noised_theta,
     paper_multiplier,
 )
-from vitrail.methods.private import PrivateMethod
-from vitrail.nets.features import parse_layers
+from vitrail.methods.released_sums import feature_summary
+from vitrail.nets.features import FEATURES, parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
 from vitrail.nets.precision import Precision
@@ -55,122 +54,88 @@ from vitrail.wire.scores import Scores
 
 
 @dataclass(frozen=True)
-class Prism(PrivateMethod):
+class Prism(masks.MaskMethod):
     """PRISM, with its variants PRISM-α and MADA: the settings, then Algorithm 1 from top to bottom."""
 
     # The frozen network W and its initial scores.
-    generator: Annotated[
-        str, AfterValidator(GENERATORS.check), Field(description="generator network (paper: resnet)")
-    ] = "small"
-    width: Annotated[float, Field(gt=0, le=8, description="channel multiplier of the generator (paper: 1)")] = 1.0
-    score_init: Annotated[
-        Literal["normal", "uniform"],
-        Field(description="initial scores: normal, N(0, score_std²), or uniform θ (paper: normal)"),
-    ] = "normal"
-    score_std: Annotated[
-        float, Field(gt=0, le=1e3, description="standard deviation of normal initial scores (paper: 1)")
-    ] = 3.0
+    generator: str = setting("small", "generator network (paper: resnet)", check=GENERATORS.check)
+    width: float = setting(1.0, "channel multiplier of the generator (paper: 1)", gt=0, le=8)
+    score_init: Literal["normal", "uniform"] = setting(
+        "normal", "initial scores: normal, N(0, score_std²), or uniform θ (paper: normal)"
+    )
+    score_std: float = setting(3.0, "standard deviation of normal initial scores (paper: 1)", gt=0, le=1e3)
 
     # Local training.
-    local_steps: Annotated[int, Field(ge=1, description="training iterations per client and round (paper: 100)")] = 20
-    precision: Annotated[
-        Precision,
-        Field(description="arithmetic of the networks; auto: bfloat16 if the processor has instructions for it (ours)"),
-    ] = "auto"
-    batch_size: Annotated[int, Field(ge=2, description="generated images per iteration (paper: 64)")] = 50
-    lr: Annotated[float, Field(gt=0, le=1e3, description="Adam's learning rate for the scores (paper: 0.1)")] = 0.3
-    schedule: Annotated[
-        Literal["cosine", "constant"], Field(description="learning rate over the rounds (paper: constant)")
-    ] = "cosine"
-    straight_through: Annotated[
-        Literal["identity", "theta"],
-        Field(description="gradient of the mask by θ: 1 with identity, θ with theta (published code: theta)"),
-    ] = "identity"
-    loss: Annotated[
-        Literal["moments", "gan"],
-        Field(description="feature moments (Eq. 1), or a discriminator on each client (paper: moments)"),
-    ] = "moments"
-    features: Annotated[
-        str, Field(description="feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)")
-    ] = "auto"
-    layers: Annotated[
-        str, Field(description="layers of ψ to match: all, or indices from 0 such as 1,3,7 (paper: all)")
-    ] = "all"
-    moment_averaging: Annotated[
-        Literal["exponential", "adam", "none"],
-        Field(description="how moments of generated images are averaged over batches; adam is AMA (paper: adam)"),
-    ] = "exponential"
-    smoothing: Annotated[
-        float, Field(gt=0, le=1, description="moment_averaging=exponential: weight of the newest batch (ours)")
-    ] = 0.1
-    ama_lr: Annotated[float, Field(gt=0, le=1e3, description="moment_averaging=adam: learning rate (paper: 0.005)")] = (
-        0.005
+    local_steps: int = setting(20, "training iterations per client and round (paper: 100)", ge=1)
+    precision: Precision = setting(
+        "auto", "arithmetic of the networks; auto: bfloat16 if the processor has instructions for it (ours)"
     )
+    batch_size: int = setting(50, "generated images per iteration (paper: 64)", ge=2)
+    lr: float = setting(0.3, "Adam's learning rate for the scores (paper: 0.1)", gt=0, le=1e3)
+    schedule: Literal["cosine", "constant"] = setting("cosine", "learning rate over the rounds (paper: constant)")
+    straight_through: Literal["identity", "theta"] = setting(
+        "identity", "gradient of the mask by θ: 1 with identity, θ with theta (published code: theta)"
+    )
+    loss: Literal["moments", "gan"] = setting(
+        "moments", "feature moments (Eq. 1), or a discriminator on each client (paper: moments)"
+    )
+    features: str = setting(
+        "auto",
+        "feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)",
+        check=FEATURES.check_or_auto,
+    )
+    layers: str = setting("all", "layers of ψ to match: all, or indices from 0 such as 1,3,7 (paper: all)")
+    moment_averaging: Literal["exponential", "adam", "none"] = setting(
+        "exponential", "how moments of generated images are averaged over batches; adam is AMA (paper: adam)"
+    )
+    smoothing: float = setting(0.1, "moment_averaging=exponential: weight of the newest batch (ours)", gt=0, le=1)
+    ama_lr: float = setting(0.005, "moment_averaging=adam: learning rate (paper: 0.005)", gt=0, le=1e3)
 
     # Upload.
-    sampling: Annotated[
-        Literal["stratified", "independent"],
-        Field(description="masks of one round are sampled jointly or independently (paper: independent)"),
-    ] = "stratified"
-    coding: Annotated[
-        Literal["entropy", "packed", "klms"],
-        Field(
-            description="mask coding: entropy coding under θ_t, packed bits, or KLMS (random candidates; lossy) (ours)"
-        ),
-    ] = "entropy"
-    klms_bits: Annotated[int, Field(ge=1, le=12, description="klms: bits per block (ours)")] = 6
-    klms_block: Annotated[int, Field(ge=1, description="klms: mask elements per block (ours)")] = 64
-    alpha: Annotated[
-        float, Field(ge=0, le=100, description="PRISM-α: percentage of layers that send scores (paper: 0 or 70)")
-    ] = 0.0
-    score_layers: Annotated[
-        Literal["backward", "forward"],
-        Field(description="PRISM-α: the last layers send scores, or the first (paper: backward)"),
-    ] = "backward"
-    score_form: Annotated[
-        Literal["s", "theta"], Field(description="PRISM-α: score layers send s (Section 4.2) or θ (Algorithm 2)")
-    ] = "s"
-    score_codec: Annotated[
-        Literal["float16", "float32"], Field(description="PRISM-α: number format of score layers (paper: float32)")
-    ] = "float16"
+    sampling: Literal["stratified", "independent"] = setting(
+        "stratified", "masks of one round are sampled jointly or independently (paper: independent)"
+    )
+    coding: Literal["entropy", "packed", "klms"] = setting(
+        "entropy", "mask coding: entropy coding under θ_t, packed bits, or KLMS (random candidates; lossy) (ours)"
+    )
+    klms_bits: int = setting(6, "klms: bits per block (ours)", ge=1, le=12)
+    klms_block: int = setting(64, "klms: mask elements per block (ours)", ge=1)
+    alpha: float = setting(0.0, "PRISM-α: percentage of layers that send scores (paper: 0 or 70)", ge=0, le=100)
+    score_layers: Literal["backward", "forward"] = setting(
+        "backward", "PRISM-α: the last layers send scores, or the first (paper: backward)"
+    )
+    score_form: Literal["s", "theta"] = setting("s", "PRISM-α: score layers send s (Section 4.2) or θ (Algorithm 2)")
+    score_codec: Literal["float16", "float32"] = setting(
+        "float16", "PRISM-α: number format of score layers (paper: float32)"
+    )
 
     # Aggregation and export.
-    theta_clamp: Annotated[
-        float,
-        Field(
-            ge=0.001,
-            lt=0.5,
-            description="averaged θ is clamped to [theta_clamp, 1 - theta_clamp] (published code: 0.01)",
-        ),
-    ] = 0.02
-    mada: Annotated[
-        Literal["off", "sampled", "expected"],
-        Field(description="MADA: move scores by λ, the Hamming distance of sampled masks (paper: sampled)"),
-    ] = "off"
-    final_mask: Annotated[
-        Literal["mode", "sample"],
-        Field(description="exported mask: θ > 1/2 (mode), or a sample of Bern(θ) (paper: sample)"),
-    ] = "mode"
+    theta_clamp: float = setting(
+        0.02, "averaged θ is clamped to [theta_clamp, 1 - theta_clamp] (published code: 0.01)", ge=0.001, lt=0.5
+    )
+    mada: Literal["off", "sampled", "expected"] = setting(
+        "off", "MADA: move scores by λ, the Hamming distance of sampled masks (paper: sampled)"
+    )
+    final_mask: Literal["mode", "sample"] = setting(
+        "mode", "exported mask: θ > 1/2 (mode), or a sample of Bern(θ) (paper: sample)"
+    )
 
     # Privacy.
-    privacy: Annotated[
-        Literal["none", "moments", "mask-update", "paper"],
-        Field(description="none; moments (noise once), mask-update (every round), paper (assumed, not proven)"),
-    ] = "none"
-    pool_size: Annotated[
-        int,
-        Field(
-            ge=1, description="privacy=moments: layers of ψ are averaged to at most this many positions per side (ours)"
-        ),
-    ] = 4
-    max_update_norm: Annotated[
-        float, Field(ge=1e-6, le=1e4, description="mask-update: the change of θ is scaled to at most this norm (ours)")
-    ] = 1.0
-    theta_clip: Annotated[
-        float,
-        Field(ge=1e-6, lt=0.5, description="mask-update, paper: θ with noise is clipped to [c, 1 - c] (paper: 0.1)"),
-    ] = 0.1
+    privacy: Literal["none", "moments", "mask-update", "paper"] = setting(
+        "none", "none; moments (noise once), mask-update (every round), paper (assumed, not proven)"
+    )
+    pool_size: int = setting(
+        4, "privacy=moments: layers of ψ are averaged to at most this many positions per side (ours)", ge=1
+    )
+    max_update_norm: float = setting(
+        1.0, "mask-update: the change of θ is scaled to at most this norm (ours)", ge=1e-6, le=1e4
+    )
+    theta_clip: float = setting(
+        0.1, "mask-update, paper: θ with noise is clipped to [c, 1 - c] (paper: 0.1)", ge=1e-6, lt=0.5
+    )
 
+    betas: ClassVar = (0.5, 0.999)  # of the scores' Adam
+    d_lr: ClassVar = 2e-4  # loss=gan: Adam's learning rate of D; its β are (0.5, 0.999), as DCGAN's
     mechanisms: ClassVar = ("moments", "mask-update", "paper")
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 12}
     added_later: ClassVar[Mapping[str, Any]] = {"precision": "float32"}
@@ -330,9 +295,6 @@ class Prism(PrivateMethod):
     def feature_network(self) -> str:
         return "" if self.loss == "gan" else self.features
 
-    def auto_settings(self, data: str) -> Mapping[str, Any]:
-        return masks.auto_settings(self, data)
-
     def reply_spec(self) -> Mapping[str, PartSpec]:
         parse_layers(self.features, self.layers)
         check_settings(self)
@@ -355,3 +317,8 @@ class Prism(PrivateMethod):
     def feature_summary(self) -> Summary | None:
         """Return what a client sums of an image, with `privacy=moments`."""
         return feature_summary(self) if self.privacy == "moments" else None
+
+    def released_sums(self, parts: Mapping[str, Array], state: State) -> Array:  # noqa: ARG002
+        """Return the sums that the client stores: what it sends is computed from them."""
+        found: Array = state["loss"]["released"]
+        return found

@@ -5,31 +5,23 @@ A loss is called with a batch of generated images and their labels. What it stor
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
+from vitrail.methods.released_sums import AveragedMoments, class_labels, load_public_features, released_loss
 from vitrail.nets.dcgan import DcganDiscriminator, initialise
-from vitrail.nets.feature_moments import FeatureMoments, class_moments, exponential_average, moment_loss
+from vitrail.nets.feature_moments import FeatureMoments, class_moments, moment_loss
 from vitrail.nets.feature_network import Features
-from vitrail.nets.features import load_features, parse_layers
-from vitrail.nets.precision import Precision
-from vitrail.nets.pretrained import weights_digest
-from vitrail.privacy.feature_sums import Summary, class_sums, estimate, noised, raw_loss
-from vitrail.privacy.noise import Source
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, cached
 
 if TYPE_CHECKING:
-    from vitrail.methods.moments import Moments
     from vitrail.methods.prism.algorithm import Prism
 
 
@@ -46,45 +38,6 @@ def build_loss(p: Prism, data: Images, rng: Rng, state: State) -> AveragedMoment
     if p.moment_averaging == "adam":
         return AdamMovingAverage(psi, real, p.ama_lr, state)
     return eq1(psi, real, weight)
-
-
-class AveragedMoments:
-    """Eq. 1 on a running average of the generated images' moments.
-
-    The average is a plain one at first, then exponential.
-
-    Args:
-        measure: Moments of a batch of images and labels.
-        distance: Distance of two moments.
-        real: Moments to match.
-        weight: Weight of the newest batch; 1 is Eq. 1 on each batch alone.
-        stored: What `state()` returns.
-    """
-
-    def __init__(
-        self,
-        measure: Callable[[Tensor, Tensor], FeatureMoments],
-        distance: Callable[[FeatureMoments, FeatureMoments], Tensor],
-        real: FeatureMoments,
-        weight: float,
-        stored: State | None = None,
-    ) -> None:
-        self.measure, self.distance, self.real, self.weight, self.stored = measure, distance, real, weight, stored or {}
-        self.present = torch.nonzero(real.share, as_tuple=True)[0]
-        self.smooth: FeatureMoments | None = None
-        self.batches = 0
-
-    def __call__(self, fakes: Tensor, y: Tensor) -> Tensor:
-        fake = self.measure(fakes, y)
-        self.batches += 1
-        if self.smooth is not None:
-            fake = exponential_average(self.smooth, fake, max(self.weight, 1 / self.batches))
-        self.smooth = fake.detach() if self.weight < 1 else None
-        return self.distance(self.real, fake)
-
-    def state(self) -> State:
-        """Return no averages: those of an earlier generator would be misleading."""
-        return self.stored
 
 
 def eq1(psi: Features, real: FeatureMoments, weight: float) -> AveragedMoments:
@@ -145,7 +98,7 @@ class GanLoss:
         if state:
             self.D.load_state_dict(state["net"])
         adam: Any = dict(enumerate(state["adam"])) if state else None
-        self.adam = gan.adam(self.D.to(device), 2e-4, (0.5, 0.999), adam)
+        self.adam = gan.adam(self.D.to(device), p.d_lr, (0.5, 0.999), adam)
         self.present = torch.from_numpy(np.unique(labels)).to(device)
         self.run, self.data, self.draw = p, Images(data.pixels, labels), rng.child("real").numpy()
 
@@ -163,22 +116,6 @@ class GanLoss:
 # -- Real moments ---------------------------------------------------------------------------------------------------
 
 
-@cache
-def load_public_features(name: str, layers: str, device: str, precision: Precision = "float32") -> tuple[Features, str]:
-    """Return the public, frozen network ψ and a digest of its weights; loaded once per process.
-
-    Args:
-        name: Name of the feature network.
-        layers: "all", or layer indices such as "1,3,7".
-        device: Where it runs.
-        precision: Arithmetic of its convolutions.
-    """
-    psi = load_features(name, device=device)
-    psi.precision = precision
-    psi.layers = parse_layers(name, layers)
-    return psi, weights_digest(psi)
-
-
 def real_moments(psi: Features, psi_digest: str, data: Images, classes: int, device: str, few: int) -> FeatureMoments:
     """Return mean and variance of ψ over a client's images by class, cached by content if there are more than `few`."""
     labels, kinds = class_labels(data, classes), max(classes, 1)
@@ -190,52 +127,3 @@ def real_moments(psi: Features, psi_digest: str, data: Images, classes: int, dev
         return FeatureMoments.from_tree(compute(), device)
     key = f"2 {psi_digest} {psi.precision} {psi.layers} {kinds} {data.digest()}"
     return FeatureMoments.from_tree(cached("moments", key, compute), device)
-
-
-def class_labels(data: Images, classes: int) -> NDArray[np.int64]:
-    """Return a client's labels; zeros if the run has no classes.
-
-    Args:
-        data: The client's images.
-        classes: Number of classes of the run; 0 without labels.
-    """
-    return data.labels if classes and data.labels is not None else np.zeros(len(data), np.int64)
-
-
-# -- Moments released with noise ------------------------------------------------------------------------------------
-
-
-def feature_summary(m: Prism | Moments, precision: Precision = "float32") -> Summary:
-    """Return the description of what is summed of each image; private images are always summed in float32."""
-    psi, _ = load_public_features(m.features, m.layers, m.task.device, precision)
-    return Summary(psi, m.pool_size, m.task.shape)
-
-
-def feature_sums(m: Prism | Moments, data: Images) -> NDArray[np.int64]:
-    """Return a client's sums before noise, cached by the content of its images."""
-    summary, classes = feature_summary(m), m.task.classes
-    kinds = max(classes, 1)
-
-    def compute() -> State:
-        return {"sums": class_sums(summary, data.pixels, class_labels(data, classes), kinds)}
-
-    _, psi_digest = load_public_features(m.features, m.layers, m.task.device)
-    sums: NDArray[np.int64] = cached("sums", f"2 {psi_digest} {summary.key} {kinds} {data.digest()}", compute)["sums"]
-    return sums
-
-
-def released_loss(m: Prism | Moments, data: Images, source: Source, weight: float, state: State) -> AveragedMoments:
-    """Return the loss against moments that the client noises in its first round and then stores."""
-    assert m.mechanism is not None  # noqa: S101
-    sigma = m.mechanism.sigma * feature_summary(m).grid
-    sums = state["released"] if state else noised(feature_sums(m, data), sigma, source)
-    return match_released_sums(m, sums, sigma, weight, {"released": sums})
-
-
-def match_released_sums(
-    m: Prism | Moments, sums: NDArray[Any], sigma: float, weight: float, stored: State
-) -> AveragedMoments:
-    """Return the loss against released sums with noise of this σ."""
-    summary, kinds = feature_summary(m, m.precision), max(m.task.classes, 1)
-    real = estimate(summary, sums.astype(np.float64), sigma, m.task.device)
-    return AveragedMoments(lambda x, y: summary.moments(x, y, kinds), raw_loss, real, weight, stored)

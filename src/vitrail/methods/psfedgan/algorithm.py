@@ -21,33 +21,20 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import AfterValidator, Field
 from torch import nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods import gan
-from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums
-from vitrail.methods.fedgan_mechanisms import private_step
-from vitrail.methods.private import PrivateMethod
-from vitrail.methods.psfedgan import cloud, messages, twin
+from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, setting
+from vitrail.methods.psfedgan import cloud, messages, networks, twin
 from vitrail.methods.psfedgan.eavesdropping import Eavesdropping
-from vitrail.methods.psfedgan.networks import (
-    Trained,
-    check_finite,
-    fakes_for_discriminator,
-    generator_state,
-    load_discriminator,
-    load_generator,
-    user_state,
-    with_discriminator,
-    with_discriminator_of,
-)
+from vitrail.methods.psfedgan.networks import Trained
 from vitrail.nets.classifier import random_shift
 from vitrail.nets.dcgan import DcganGenerator
 from vitrail.nets.discriminators import DISCRIMINATORS, build_discriminator, initialise
@@ -62,116 +49,81 @@ from vitrail.wire.codecs import Array
 
 
 @dataclass(frozen=True)
-class PsFedGan(PrivateMethod):
+class PsFedGan(gan.PrivateGan):
     """PS-FedGAN: the settings, then Algorithm 1 from top to bottom."""
 
-    privacy: Annotated[
-        Literal["none", "dp-sgd"],
-        Field(description="dp-sgd: noise on the gradients of D; everything else is computed from D (paper: none)"),
-    ] = "none"
-    steps_per_message: Annotated[
-        int, Field(ge=1, le=1000, description="training steps, each with its D, in one message (paper: 1)")
-    ] = 10
-    d_steps: Annotated[int, Field(ge=1, description="iterations of D per step (paper: as D's architecture needs)")] = 1
-    batch_size: Annotated[
-        int,
-        Field(
-            ge=2,
-            description="real images, and fakes, per step; dp-sgd: fakes per step, and divisor of the sum "
-            "(paper: no value)",
-        ),
-    ] = 16
-    width: Annotated[
-        int,
-        Field(
-            ge=4,
-            le=512,
-            description="channels of G's last hidden layer "
-            "(paper: G of 1.5 million weights for MNIST, 3.82 million for CIFAR10)",
-        ),
-    ] = 16
-    latent_dim: Annotated[int, Field(ge=1, le=4096, description="dimension of the noise z (paper: no value)")] = 100
-    d_architecture: Annotated[
-        str,
-        AfterValidator(DISCRIMINATORS.check),
-        Field(description="architecture of D; psfedgan: client_discriminators sets it per client (paper: any)"),
-    ] = "dcgan"
-    d_width: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=512,
-            description="width of D; psfedgan: client_discriminators sets it per client "
-            "(paper: D of 1.5 million weights for MNIST, 2.98 million for CIFAR10)",
-        ),
-    ] = 16
-    lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of G (Adam) (paper: no value)")] = 2e-3
-    d_lr: Annotated[float, Field(gt=0, le=1e3, description="learning rate of D (Adam) (paper: no value)")] = 1e-3
-    beta1: Annotated[float, Field(ge=0, lt=1, description="Adam's β1 for G and D (paper: no value)")] = 0.5
-    g_loss: Annotated[Literal["nonsaturating", "minimax"], Field(description="loss of G (paper: minimax, Eq. 10)")] = (
-        "nonsaturating"
+    privacy: Literal["none", "dp-sgd"] = setting(
+        "none", "dp-sgd: noise on the gradients of D; everything else is computed from D (paper: none)"
     )
-    label_sets: Annotated[
-        Literal["auto", "declared", "all", "public"],
-        Field(
-            description="labels that fakes are drawn with. declared: those of the client's images, which it sends; "
-            "all: every label; public: as declared, also with privacy; auto: declared, or all with privacy "
-            "(paper: no value)"
-        ),
-    ] = "auto"
-    ema_decay: Annotated[
-        float, Field(ge=0, lt=1, description="decay per step of the server's moving average of G's weights (paper: 0)")
-    ] = 0.99
-    classifier_rounds: Annotated[
-        int,
-        Field(
-            ge=0, description="final rounds in which C_l is trained; at most half of all (paper: after every N steps)"
-        ),
-    ] = 10
-    classifier_steps: Annotated[
-        int, Field(ge=1, description="training steps of the classifier per such round (paper: no value)")
-    ] = 120
-    classifier_batch_size: Annotated[
-        int, Field(ge=2, description="images per training step of the classifier (paper: no value)")
-    ] = 64
-    real_fraction: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="fraction of the server's real images in a batch of the classifier (paper: no value)",
-        ),
-    ] = 0.5
-    max_grad_norm: Annotated[
-        float, Field(ge=1e-6, le=1e4, description="dp-sgd: norm to which one image's gradient is clipped (C) (ours)")
-    ] = 1.0
-    sample_rate: Annotated[
-        float,
-        Field(gt=0, le=1, description="dp-sgd: probability of an image to be in a step; public, as batch_size (ours)"),
-    ] = 0.05
-    d_coding: Annotated[
-        Literal["plain", "delta", "int8", "int4"],
-        Field(
-            description="coding of D: plain (float32), delta (exact, coded differences), int8 or int4 (rounded) (ours)"
-        ),
-    ] = "plain"
-    client_discriminators: Annotated[
-        str,
-        Field(
-            description="clients whose D differs from d_architecture and d_width: NAME=ARCHITECTURE:WIDTH, ... "
-            "(paper: any)"
-        ),
-    ] = ""
-    key_source: Annotated[
-        Literal["agree", "file"],
-        Field(
-            description="secret seed of G. agree: by X25519 key agreement; file: from CLIENT.key in the folder "
-            "VITRAIL_KEYS, on both sides (paper: agreed in advance)"
-        ),
-    ] = "agree"
+    steps_per_message: int = setting(10, "training steps, each with its D, in one message (paper: 1)", ge=1, le=1000)
+    d_steps: int = setting(1, "iterations of D per step (paper: as D's architecture needs)", ge=1)
+    batch_size: int = setting(
+        16, "real images, and fakes, per step; dp-sgd: fakes per step, and divisor of the sum (paper: no value)", ge=2
+    )
+    width: int = setting(
+        16,
+        "channels of G's last hidden layer (paper: G of 1.5 million weights for MNIST, 3.82 million for CIFAR10)",
+        ge=4,
+        le=512,
+    )
+    latent_dim: int = setting(100, "dimension of the noise z (paper: no value)", ge=1, le=4096)
+    d_architecture: str = setting(
+        "dcgan",
+        "architecture of D; psfedgan: client_discriminators sets it per client (paper: any)",
+        check=DISCRIMINATORS.check,
+    )
+    d_width: int = setting(
+        16,
+        "width of D; psfedgan: client_discriminators sets it per client "
+        "(paper: D of 1.5 million weights for MNIST, 2.98 million for CIFAR10)",
+        ge=1,
+        le=512,
+    )
+    lr: float = setting(2e-3, "learning rate of G (Adam) (paper: no value)", gt=0, le=1e3)
+    d_lr: float = setting(1e-3, "learning rate of D (Adam) (paper: no value)", gt=0, le=1e3)
+    beta1: float = setting(0.5, "Adam's β1 for G and D (paper: no value)", ge=0, lt=1)
+    g_loss: Literal["nonsaturating", "minimax"] = setting("nonsaturating", "loss of G (paper: minimax, Eq. 10)")
+    label_sets: Literal["auto", "declared", "all", "public"] = setting(
+        "auto",
+        "labels that fakes are drawn with. declared: those of the client's images, which it sends; "
+        "all: every label; public: as declared, also with privacy; auto: declared, or all with privacy "
+        "(paper: no value)",
+    )
+    ema_decay: float = setting(
+        0.99, "decay per step of the server's moving average of G's weights (paper: 0)", ge=0, lt=1
+    )
+    classifier_rounds: int = setting(
+        10, "final rounds in which C_l is trained; at most half of all (paper: after every N steps)", ge=0
+    )
+    classifier_steps: int = setting(120, "training steps of the classifier per such round (paper: no value)", ge=1)
+    classifier_batch_size: int = setting(64, "images per training step of the classifier (paper: no value)", ge=2)
+    real_fraction: float = setting(
+        0.5, "fraction of the server's real images in a batch of the classifier (paper: no value)", ge=0, le=1
+    )
+    max_grad_norm: float = setting(
+        1.0, "dp-sgd: norm to which one image's gradient is clipped (C) (ours)", ge=1e-6, le=1e4
+    )
+    sample_rate: float = setting(
+        0.05, "dp-sgd: probability of an image to be in a step; public, as batch_size (ours)", gt=0, le=1
+    )
+    d_coding: Literal["plain", "delta", "int8", "int4"] = setting(
+        "plain", "coding of D: plain (float32), delta (exact, coded differences), int8 or int4 (rounded) (ours)"
+    )
+    client_discriminators: str = setting(
+        "", "clients whose D differs from d_architecture and d_width: NAME=ARCHITECTURE:WIDTH, ... (paper: any)"
+    )
+    key_source: Literal["agree", "file"] = setting(
+        "agree",
+        "secret seed of G. agree: by X25519 key agreement; file: from CLIENT.key in the folder "
+        "VITRAIL_KEYS, on both sides (paper: agreed in advance)",
+    )
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 130, "server_fraction": 0.01}
     mechanisms: ClassVar[tuple[str, ...]] = ("dp-sgd",)
+    c_lr: ClassVar[float] = 4e-3  # largest learning rate of C_l (AdamW; the schedule is in cloud.py)
+    c_weight_decay: ClassVar[float] = 0.05
+    label_smoothing: ClassVar[float] = 0.05  # of C_l's loss
+    beta2: ClassVar[float] = 0.999  # Adam's β2 for G and D
     clients_key: ClassVar[str] = "twins"  # entry of the server's state with one dict per client
     released: ClassVar[str] = (  # what leaves a client under dp-sgd, for the ledger
         "the discriminator at every step, trained with noised gradients; a public key, or none with key_source=file; "
@@ -219,7 +171,41 @@ class PsFedGan(PrivateMethod):
             twin.secret_from_file(client)
         return {**server, "rounds": t + 1}, chosen
 
+    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
+        """Send the server's public key, and the digest of the last state that both sides agreed on."""
+        known = server["twins"].get(client)
+        parts: dict[str, tuple[str, Array]] = {"generation": ("int32", np.array([known["generation"] if known else 0]))}
+        if self.key_source == "agree":
+            parts["key"] = ("bytes", _as_array(public(server["key"])))
+        if known:
+            parts["agreed"] = ("bytes", _as_array(known["digest"]))
+        return Broadcast(parts)
+
     # -- user i: for each step t ------------------------------------------------------------------------------------
+
+    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
+        """Train from the last agreed state and publish the steps."""
+        user = networks.with_discriminator_of(self, state["name"])
+        own_key, server_key = public(state["key"]), message.parts["key"].tobytes() if "key" in message.parts else b""
+        secret = self.shared_secret(state["name"], state["key"], own_key, server_key)
+        before, sent_back = twin.last_agreed_state(user, state, message, secret, rng)
+        seed, coding = rng.child("z").seed(), user.coding(user.architecture)
+        G, D = networks.load_generator(user, before), networks.load_discriminator(user, before)
+        published, decoded, *losses = map(np.array, zip(*user.train_user(G, D, data, seed, rng), strict=True))
+        after: State = {**networks.user_state(before, len(published), G, D), "generation": before["generation"]}
+        after["digest"] = twin.digest(after, decoded, secret)
+        after["published"] = coding.next_context(decoded, before["published"])
+        parts: dict[str, Any] = {
+            "digest": _as_array(after["digest"]),
+            "generation": np.array([after["generation"]]),
+            "seed": np.array([seed], np.uint64),
+            "architecture": _as_array(user.architecture.encode()),
+            "discriminators": coding.encode(published, before["published"]),
+            "metric.sent_back": np.array([sent_back], np.float32),
+        }
+        if self.key_source == "agree":
+            parts["key"] = _as_array(own_key)
+        return {**state, "now": after, "before": before}, Reply(parts | messages.common_reply(user, data, losses))
 
     def train_user(
         self, G: Trained, D: Trained, data: Images, seed: int, rng: Rng
@@ -235,7 +221,7 @@ class PsFedGan(PrivateMethod):
         with one_thread(), torch.enable_grad():
             for t in range(self.steps_per_message):
                 for j in range(self.d_steps - 1, 0, -1):  # "multiple iterations of D_u training" (section 2.2.2)
-                    fakes = fakes_for_discriminator(G_u, self.noise(seed, t, labels, j))
+                    fakes = networks.fakes_for_discriminator(G_u, self.noise(seed, t, labels, j))
                     self.train_discriminator(D, data, fakes, rng.child("step", t, j))
                 # z_t, l_t <- random vectors, random labels
                 z_t, l_t = self.noise(seed, t, labels)
@@ -247,10 +233,35 @@ class PsFedGan(PrivateMethod):
                 decoded = coding.round(published)
                 # Train G_u: G_u^(t+1) <- F(G_u^(t)(z_t, l_t), D_u^(t+1))
                 loss_g = self.train_generator(opt_g, from_vector(D_decoded, decoded), fakes)
-                check_finite(G_u)
+                networks.check_finite(G_u)
                 yield published, decoded, loss_g, loss_d
 
     # -- cloud: for each step t -------------------------------------------------------------------------------------
+
+    def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
+        """Repeat a client's steps on its G_s and store the result if it equals G_u."""
+        known, generation = server["twins"].get(client), int(parts["generation"][0])
+        client_key = parts["key"].tobytes() if self.key_source == "agree" else b""
+        secret = self.shared_secret(client, server["key"], client_key, public(server["key"]))
+        if known is not None and (known["generation"], known["key"]) == (generation, client_key):
+            before = known
+        elif generation == (known["generation"] + 1 if known else 0):
+            before = None
+        else:
+            raise Malformed(f"the reply is for generation {generation} of G, which was not requested")
+        published = messages.read(self, parts, before)
+        start = average = before or self.initial_generator(secret, generation)
+        G_s, optimizer = networks.load_generator(self, start)
+        for _ in self.train_cloud(G_s, optimizer, published):
+            average = cloud.update_average(self, average, to_vector(G_s))
+        steps = start["steps"] + self.steps_per_message
+        after: State = {**networks.generator_state(steps, G_s, optimizer), "generation": generation}
+        digest = twin.digest(after, published.discriminators, secret)
+        twin.check_equal(digest, parts["digest"].tobytes(), steps, self.key_source)
+        if not finite({**after, **average}):
+            raise Malformed(f"G or its Adam is no longer finite after {steps} steps; lower lr")
+        after |= {"key": client_key, "digest": digest, "labels": list(published.labels), **published.state(), **average}
+        return cloud.store_user(self, server, client, after)
 
     def train_cloud(
         self, G_s: nn.Module, optimizer: torch.optim.Adam, published: messages.Published
@@ -270,12 +281,12 @@ class PsFedGan(PrivateMethod):
         D_u, optimizer = D
         loss = torch.zeros(())
         if self.mechanism is not None:
-            private_step(self, D_u, optimizer, data, (fakes[0].detach(), fakes[1]), self.source(rng.child("noise")))
+            self.private_step(D_u, optimizer, data, (fakes[0].detach(), fakes[1]), self.source(rng.child("noise")))
         else:
             pick = rng.child("real").numpy().choice(len(data), min(self.batch_size, len(data)), replace=False)
             loss = gan.d_loss(D_u, gan.image_batch(data, pick, self.task), fakes)
             gan.step(optimizer, loss)
-        check_finite(D_u)
+        networks.check_finite(D_u)
         return float(loss.detach())
 
     def train_generator(self, optimizer: torch.optim.Adam, D_u: nn.Module, fakes: gan.Batch) -> float:
@@ -300,9 +311,11 @@ class PsFedGan(PrivateMethod):
             C_l, optimizer = cloud.load_classifier(self, server["classifier"])
             for step in range(done * n, (done + 1) * n):
                 x, l = cloud.draw_batch(self, mixture, server["real"], draw)  # noqa: E741
-                optimizer.param_groups[0]["lr"] = cloud.learning_rate(step / (self.num_classifier_rounds * n))
+                optimizer.param_groups[0]["lr"] = self.c_lr * cloud.schedule(step / (self.num_classifier_rounds * n))
                 # C_l^(t+1) <- F(C_l^(t))
-                gan.step(optimizer, F.cross_entropy(C_l(random_shift(x, draw)), l, label_smoothing=0.05))
+                gan.step(
+                    optimizer, F.cross_entropy(C_l(random_shift(x, draw)), l, label_smoothing=self.label_smoothing)
+                )
         return {**server, "classifier": {"network": to_vector(C_l), "adam": optimizer.state_dict()["state"]}}
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
@@ -310,67 +323,6 @@ class PsFedGan(PrivateMethod):
         if client is not None:
             return gan.generator_model(client["now"]["generator"], self.task, self.width, self.latent_dim)
         return cloud.export_models(self, server)
-
-    # -- messages and states ----------------------------------------------------------------------------------------
-
-    def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
-        """Send the server's public key, and the digest of the last state that both sides agreed on."""
-        known = server["twins"].get(client)
-        parts: dict[str, tuple[str, Array]] = {"generation": ("int32", np.array([known["generation"] if known else 0]))}
-        if self.key_source == "agree":
-            parts["key"] = ("bytes", _as_array(public(server["key"])))
-        if known:
-            parts["agreed"] = ("bytes", _as_array(known["digest"]))
-        return Broadcast(parts)
-
-    def client_round(self, state: State, message: ServerMessage, data: Images, rng: Rng) -> tuple[State, Reply]:
-        """Train from the last agreed state and publish the steps."""
-        user = with_discriminator_of(self, state["name"])
-        own_key, server_key = public(state["key"]), message.parts["key"].tobytes() if "key" in message.parts else b""
-        secret = self.shared_secret(state["name"], state["key"], own_key, server_key)
-        before, sent_back = twin.last_agreed_state(user, state, message, secret, rng)
-        seed, coding = rng.child("z").seed(), user.coding(user.architecture)
-        G, D = load_generator(user, before), load_discriminator(user, before)
-        published, decoded, *losses = map(np.array, zip(*user.train_user(G, D, data, seed, rng), strict=True))
-        after: State = {**user_state(before, len(published), G, D), "generation": before["generation"]}
-        after["digest"] = twin.digest(after, decoded, secret)
-        after["published"] = coding.next_context(decoded, before["published"])
-        parts: dict[str, Any] = {
-            "digest": _as_array(after["digest"]),
-            "generation": np.array([after["generation"]]),
-            "seed": np.array([seed], np.uint64),
-            "architecture": _as_array(user.architecture.encode()),
-            "discriminators": coding.encode(published, before["published"]),
-            "metric.sent_back": np.array([sent_back], np.float32),
-        }
-        if self.key_source == "agree":
-            parts["key"] = _as_array(own_key)
-        return {**state, "now": after, "before": before}, Reply(parts | messages.common_reply(user, data, losses))
-
-    def receive(self, server: State, client: str, parts: Mapping[str, Array]) -> State:
-        """Repeat a client's steps on its G_s and store the result if it equals G_u."""
-        known, generation = server["twins"].get(client), int(parts["generation"][0])
-        client_key = parts["key"].tobytes() if self.key_source == "agree" else b""
-        secret = self.shared_secret(client, server["key"], client_key, public(server["key"]))
-        if known is not None and (known["generation"], known["key"]) == (generation, client_key):
-            before = known
-        elif generation == (known["generation"] + 1 if known else 0):
-            before = None
-        else:
-            raise Malformed(f"the reply is for generation {generation} of G, which was not requested")
-        published = messages.read(self, parts, before)
-        start = average = before or self.initial_generator(secret, generation)
-        G_s, optimizer = load_generator(self, start)
-        for _ in self.train_cloud(G_s, optimizer, published):
-            average = cloud.update_average(self, average, to_vector(G_s))
-        steps = start["steps"] + self.steps_per_message
-        after: State = {**generator_state(steps, G_s, optimizer), "generation": generation}
-        digest = twin.digest(after, published.discriminators, secret)
-        twin.check_equal(digest, parts["digest"].tobytes(), steps, self.key_source)
-        if not finite({**after, **average}):
-            raise Malformed(f"G or its Adam is no longer finite after {steps} steps; lower lr")
-        after |= {"key": client_key, "digest": digest, "labels": list(published.labels), **published.state(), **average}
-        return cloud.store_user(self, server, client, after)
 
     # -- What both sides know ---------------------------------------------------------------------------------------
 
@@ -430,7 +382,11 @@ class PsFedGan(PrivateMethod):
 
     def with_client_overrides(self, wishes: Mapping[str, str]) -> PsFedGan:
         """Apply the override `discriminator`, such as "dense:32", of a client's owner."""
-        return with_discriminator(self, wishes["discriminator"]) if "discriminator" in wishes else self
+        return networks.with_discriminator(self, wishes["discriminator"]) if "discriminator" in wishes else self
+
+    def for_audit(self) -> PsFedGan:
+        """Return the method with plain D and agreed keys: coded or rounded D contain no more than plain ones."""
+        return replace(self, d_coding="plain", key_source="agree")
 
     def eavesdropping(self) -> Eavesdropping | None:
         """Return what an eavesdropper can do with this method's messages (section 2.3)."""

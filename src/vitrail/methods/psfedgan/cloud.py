@@ -24,8 +24,6 @@ from vitrail.wire.codecs import Array
 if TYPE_CHECKING:
     from vitrail.methods.psfedgan.algorithm import PsFedGan
 
-MAX_LR = 4e-3
-
 
 def update_average(run: PsFedGan, state: State, generator: Array) -> State:
     """Add G after one more step to its moving average, from which the server samples.
@@ -86,17 +84,17 @@ def draw_batch(run: PsFedGan, mix: Mixture, real: State | None, draw: torch.Gene
     return x, y
 
 
-def learning_rate(progress: float) -> float:
-    """Return AdamW's learning rate after a fraction of all steps: linear warm-up over 30%, then a cosine to zero."""
+def schedule(progress: float) -> float:
+    """Return the factor of C_l's learning rate after a fraction of all steps: warm-up over 30%, then a cosine to 0."""
     if progress < 0.3:
-        return MAX_LR * (0.04 + 0.96 * progress / 0.3)
-    return MAX_LR * ((1 + math.cos(math.pi * (progress - 0.3) / 0.7)) / 2)
+        return 0.04 + 0.96 * progress / 0.3
+    return (1 + math.cos(math.pi * (progress - 0.3) / 0.7)) / 2
 
 
 def load_classifier(run: PsFedGan, state: State | None) -> tuple[nn.Module, torch.optim.AdamW]:
     """Build C_l and its optimizer; `state` is the result of the rounds before, None at first."""
     C_l = build_classifier(run.task.shape[0], run.task.classes)
-    optimizer = torch.optim.AdamW(C_l.parameters(), weight_decay=0.05)
+    optimizer = torch.optim.AdamW(C_l.parameters(), weight_decay=run.c_weight_decay)
     if state is not None:
         from_vector(C_l, state["network"])
         gan.load_optimizer_state(optimizer, state["adam"])

@@ -23,13 +23,13 @@ Trained = tuple[nn.Module, torch.optim.Adam]  # a network and its optimizer
 def load_generator(run: PsFedGan, state: State) -> Trained:
     """Build G and its Adam from a client's state, or the server's."""
     G = from_vector(run.generator().to(run.task.device), state["generator"]).train()
-    return G, gan.adam(G, run.lr, (run.beta1, 0.999), state["adam"])
+    return G, gan.adam(G, run.lr, (run.beta1, run.beta2), state["adam"])
 
 
 def load_discriminator(run: PsFedGan, state: State) -> Trained:
     """Build D_u and its Adam from a client's state."""
     D = from_vector(run.discriminator(state["architecture"]), state["discriminator"]).to(run.task.device).train()
-    return D, gan.adam(D, run.d_lr, (run.beta1, 0.999), state["d_adam"])
+    return D, gan.adam(D, run.d_lr, (run.beta1, run.beta2), state["d_adam"])
 
 
 def generator_state(steps: int, G: nn.Module, optimizer: torch.optim.Adam) -> State:

@@ -53,6 +53,8 @@ class ModelKind:
     """Whether the network is a generator; otherwise it is a classifier, of images in [-1, 1] to logits."""
     coded_part: ClassVar[str] = ""
     """The part of the tree that codes one number per weight; empty: none."""
+    settings: ClassVar[tuple[str, ...]] = ("generator", "width", "latent_dim")
+    """Settings that determine the network, where the tree has them: a node refuses a model with other values."""
     onnx_refusal: ClassVar[str] = ""
     """Why the kind cannot be exported to ONNX, and what to do; empty: it can."""
     statistics: ClassVar[str] = STORED
@@ -115,7 +117,8 @@ class ModelKind:
 
         Args:
             tree: The tree of the shared model, checked.
-            private: The personal entries of the client's private state, as a method's `personal` returns them.
+            private: The client's private state, or its entry "personal" if it has one: `vitrail sample MODEL --client
+                FILE` has only the two files, so a client that stores more than its model stores the model there.
 
         Returns:
             The tree of a complete model.
@@ -124,6 +127,16 @@ class ModelKind:
             Malformed: If models of this kind have no private part, or the state has none that fits the tree.
         """
         raise Malformed("models of this kind have no private part")
+
+    @classmethod
+    def num_tensors(cls, tree: dict[str, Any]) -> int:
+        """Return the number of tensors that the model consists of."""
+        return len(tree.get("weights", ()))
+
+    @classmethod
+    def num_generators(cls, tree: dict[str, Any]) -> int:  # noqa: ARG003
+        """Return the number of generators, of which a run has at most one per client."""
+        return 1
 
     @classmethod
     def largest_part(cls, net: nn.Module, stored: int) -> tuple[nn.Module, int]:

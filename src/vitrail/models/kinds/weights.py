@@ -9,7 +9,7 @@ from torch import nn
 
 from vitrail.models.kinds import STORED, ModelKind
 from vitrail.models.kinds.seeded import RECOMPUTED, statistics_inputs
-from vitrail.models.limits import check_activation, check_integer, check_tensors
+from vitrail.models.limits import RANGES, check_activation, check_integer, check_tensors
 from vitrail.nets.classifier import build_classifier
 from vitrail.nets.content_style import ContentStyleGenerator, build_content_and_style
 from vitrail.nets.dcgan import DcganGenerator
@@ -46,6 +46,14 @@ class MixtureKind(ModelKind):
         return sum(DcganKind.check({**tree, "weights": weights}) for weights in parts)
 
     @classmethod
+    def num_tensors(cls, tree: dict[str, Any]) -> int:
+        return sum(map(len, tree["parts"]))
+
+    @classmethod
+    def num_generators(cls, tree: dict[str, Any]) -> int:
+        return len(tree["parts"])
+
+    @classmethod
     def build(cls, tree: dict[str, Any]) -> nn.Module:
         parts = [DcganKind.build({**tree, "weights": weights}) for weights in tree["parts"]]
         return Mixture(parts, tree["z"], known_classes(tree["labels"], tree["classes"])).eval()
@@ -61,11 +69,16 @@ class PadpafKind(ModelKind):
 
     meaning = "ordinary weights; content that all clients share, with one client's style or with none"
     statistics = RECOMPUTED
+    settings = ("width", "style_depth", "label_maps")
+
+    @classmethod
+    def num_tensors(cls, tree: dict[str, Any]) -> int:
+        return len(tree["content"]) + len(tree.get("style", ()))
 
     @classmethod
     def check(cls, tree: dict[str, Any]) -> int:
-        for name in ("width", "latent", "style_depth"):
-            check_integer(tree, name)
+        for name, limits in (("width", RANGES["width"]), ("latent", RANGES["z"]), ("style_depth", (1, 64))):
+            check_integer(tree, name, limits)
         content, style = build_content_and_style(tree)
         size = check_tensors(content.state_dict(), tree["content"])
         if "style" in tree:

@@ -115,8 +115,8 @@ def _compare(
 
 def _equal(one: Eavesdropper, cloud: State) -> bool:
     """Return whether G_A equals G_s bit for bit."""
-    ours, theirs = (np.asarray(state["generator"], np.float32).tobytes() for state in (one.state, cloud))
-    return ours == theirs
+    rebuilt, secret = (np.asarray(state["generator"], np.float32).tobytes() for state in (one.state, cloud))
+    return rebuilt == secret
 
 
 class Wiretap:

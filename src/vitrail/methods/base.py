@@ -46,10 +46,14 @@ def setting(default: T, description: str, *, check: Callable[[str], str] | None 
 
     Args:
         default: The field's default.
-        description: One line; "(paper: VALUE)" shows the paper's value.
+        description: One line. It may end with the paper's value, "(paper: VALUE)", that of its published code,
+            "(published code: VALUE)", or "(ours)" for a setting that the paper does not have.
         check: Returns the value or raises ValueError. With the `check` of a registry the setting is one of its names,
             or, from Python, a class.
         **bounds: `ge`, `gt`, `le` or `lt`.
+
+    Returns:
+        A dataclass field.
 
     Examples:
         >>> from vitrail.experiment.settings import settings_model

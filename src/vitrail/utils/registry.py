@@ -157,14 +157,11 @@ class Registry(Generic[T]):
     def check(self, name: str, *others: str) -> str:
         """Return the name if it is registered; for settings: `Annotated[str, AfterValidator(REGISTRY.check)]`.
 
-        Args:
-            name: The name of the entry.
-
         A setting with this validator accepts a class in place of its name, from Python.
 
         Args:
-            name: The name.
-            others: Further values that are allowed.
+            name: The name of the entry.
+            *others: Further values that are allowed.
 
         Raises:
             PydanticKnownError: If it is not; the message lists the known names and the nearest one.
@@ -179,7 +176,14 @@ class Registry(Generic[T]):
         raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(known)}{hint}"})
 
     def check_or_auto(self, name: str) -> str:
-        """Return the name if it is registered or "auto"; the validator of a setting that the data may decide."""
+        """Return the name if it is registered or "auto"; the validator of a setting that the data may decide.
+
+        Args:
+            name: The name of the entry, or "auto".
+
+        Raises:
+            PydanticKnownError: If it is neither.
+        """
         return self.check(name, "auto")
 
     def __contains__(self, name: object) -> bool:

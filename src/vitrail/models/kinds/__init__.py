@@ -130,12 +130,20 @@ class ModelKind:
 
     @classmethod
     def num_tensors(cls, tree: dict[str, Any]) -> int:
-        """Return the number of tensors that the model consists of."""
+        """Return the number of tensors that the model consists of.
+
+        Args:
+            tree: The model's tree, checked.
+        """
         return len(tree.get("weights", ()))
 
     @classmethod
     def num_generators(cls, tree: dict[str, Any]) -> int:  # noqa: ARG003
-        """Return the number of generators, of which a run has at most one per client."""
+        """Return the number of generators, of which a run has at most one per client.
+
+        Args:
+            tree: The model's tree, checked.
+        """
         return 1
 
     @classmethod

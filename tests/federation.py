@@ -39,7 +39,13 @@ LOCAL = {
 }
 QUICK: dict[str, dict[str, Any]] = {  # settings that train in seconds
     "prism": {"local_steps": 2, "batch_size": 10, "features": "vitrail-fashion"},
-    "moments": {"local_steps": 2, "batch_size": 10, "features": "vitrail-fashion"},
+    "moments": {
+        "local_steps": 2,
+        "batch_size": 10,
+        "features": "vitrail-fashion",
+        "network": "masked",
+        "generator": "small",
+    },
     "padpaf": {"width": 4, "latent_dim": 8, "style_depth": 1, "batch_size": 12, "local_epochs": 1, "d_steps": 2},
     "padpafvae": {"width": 4, "latent_dim": 8, "style_depth": 1, "batch_size": 12, "local_epochs": 1},
     "ditto": {"width": 4, "latent_dim": 8, "style_depth": 1, "batch_size": 12, "local_epochs": 1, "d_steps": 2},
@@ -69,7 +75,7 @@ QUICK: dict[str, dict[str, Any]] = {  # settings that train in seconds
     "fullgan": LOCAL,
 }
 PRIVATE: dict[str, tuple[str, dict[str, Any]]] = {  # the same with privacy
-    "moments, dense": ("moments", {"network": "dense"}),
+    "moments, dense": ("moments", {"network": "dense", "generator": "conditional", "features": "vitrail-fashion"}),
     "prism, moments": ("prism", {"privacy": "moments", "epsilon": 9.8}),
     "fedgan, dp-sgd": (
         "fedgan",

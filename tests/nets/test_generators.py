@@ -15,7 +15,8 @@ from vitrail.nets import generators
 from vitrail.nets.generators import GENERATORS, build_generator, with_label
 from vitrail.utils.errors import Malformed, VitrailError
 
-BUILTIN = ("small", "resnet", "sngan", "dcgan")
+BUILTIN = ("small", "resnet", "sngan", "dcgan", "conditional")
+WEIGHTS = ("weight", "gain", "offset", "bias")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_every_generator_makes_images_of_its_shape_and_has_only_weights(name, sh
     images = g(torch.randn(2, g.z), y)
     assert images.shape == (2, *shape)
     assert images.abs().max() <= 1
-    assert all(key.endswith("weight") for key, _ in g.named_parameters())
+    assert all(key.endswith("weight" if name != "conditional" else WEIGHTS) for key, _ in g.named_parameters())
 
 
 @pytest.mark.parametrize(("name", "shape", "classes"), [("small", (1, 8, 8), 3), ("resnet", (3, 32, 32), 0)])
@@ -53,7 +54,7 @@ def test_width_scales_the_channels():
 
 
 def test_an_unknown_generator_is_refused_with_the_known_names():
-    with pytest.raises(VitrailError, match="small, resnet, sngan, dcgan"):
+    with pytest.raises(VitrailError, match="small, resnet, sngan, dcgan, conditional"):
         build_generator("biggan", (1, 32, 32), 0)
 
 
@@ -90,17 +91,18 @@ def register():
 TRAINING = {"data": "digits", "size": 8, "clients": 2, "rounds": 1, "local_steps": 1, "batch_size": 10, "workers": 1}
 
 
-@pytest.mark.parametrize("method", ["prism", "moments"])
-def test_a_registered_generator_is_trained_stored_and_loaded(method, register, tmp_path):
+@pytest.mark.parametrize(("method", "network"), [("prism", {}), ("moments", {"network": "masked"}), ("moments", {})])
+def test_a_registered_generator_is_trained_stored_and_loaded(method, network, register, tmp_path):
     register("tiny", Tiny)
-    run = vitrail.train(method, **TRAINING, generator="tiny", width=2, out=str(tmp_path / "run"))
+    run = vitrail.train(method, **TRAINING, **network, generator="tiny", width=2, out=str(tmp_path / "run"))
     generator = vitrail.load(run.folder)
     assert isinstance(generator.net, Tiny)
     assert generator.net.first.out_channels == 16
     assert generator.sample(3).shape == (3, 1, 8, 8)
     found = inspect_model(run.folder)
     assert (found["architecture"], found["z"]) == ("tiny", 6)
-    assert 0 < found["mask"]["share"] < 1
+    if generator.kind == "masked":
+        assert 0 < found["mask"]["share"] < 1
 
 
 def test_a_file_with_an_unregistered_generator_is_refused_with_the_remedy(register, tmp_path):
@@ -126,7 +128,7 @@ def test_a_name_in_a_file_imports_no_module(tmp_path, monkeypatch):
 
 
 def test_an_unknown_generator_setting_lists_the_known_names_and_the_nearest():
-    with pytest.raises(VitrailError, match=r"one of small, resnet, sngan, dcgan.*did you mean resnet\?"):
+    with pytest.raises(VitrailError, match=r"one of small, resnet, sngan, dcgan, conditional.*did you mean resnet\?"):
         vitrail.train("prism", generator="resnett")
 
 

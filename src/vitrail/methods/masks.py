@@ -113,16 +113,38 @@ def export(m: MaskMethod, seed: int, s: Scores, trained: bool) -> Mapping[str, M
     return models
 
 
-def export_weights(m: MaskMethod, seed: int, factors: Tensor) -> Model:
-    """Return the network with trained weights W⊙factors, as float16 by name.
+# -- Trained weights in place of a mask ----------------------------------------------------------------------------
+
+
+def first_weights(m: MaskMethod, seed: int) -> State:
+    """Return the first weights, by torch's own initialisation from a seed, and their first average."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # torch's layers use the global state
+        net = generators.build_generator(m.generator, m.task.shape, m.task.classes, m.width)
+    return {"weights": weights_of(net), "average": weights_of(net)}
+
+
+def dense_network(m: MaskMethod, weights: Mapping[str, Tensor]) -> Any:
+    """Return the generator with these weights, ready for training."""
+    net = generators.build_generator(m.generator, m.task.shape, m.task.classes, m.width)
+    net.load_state_dict(weights, strict=False)  # without BatchNorm's statistics, which training does not use
+    return net.to(m.task.device)
+
+
+def weights_of(net: torch.nn.Module) -> dict[str, Tensor]:
+    """Return copies of a network's weights by name."""
+    return {name: p.detach().cpu().clone() for name, p in net.named_parameters()}
+
+
+def export_weights(m: MaskMethod, seed: int, weights: Mapping[str, Tensor]) -> Model:
+    """Return the network with trained weights, as float16 by name.
 
     Args:
         m: The method.
-        seed: Seed of W.
-        factors: One real number per weight.
+        seed: Seed of the noise from which BatchNorm's statistics are computed.
+        weights: The weights by name.
     """
-    net = build_network(m, seed).cpu().fix(factors)
-    return Model("dense", {**_header(m, seed), "weights": {k: p.half() for k, p in net.named_parameters()}})
+    return Model("dense", {**_header(m, seed), "weights": {k: w.half() for k, w in weights.items()}})
 
 
 def _header(m: MaskMethod, seed: int) -> dict[str, Any]:

@@ -7,8 +7,8 @@ only the released sums, so ε does not grow. Sums add up: how images are divided
 Differences from the paper (DP-MEPF):
 
 - Federated: each client adds noise to its own sums; with secure aggregation each adds a share of one noise.
-- The generator is PRISM's, a mask over a frozen random network, or (`network=dense`) the same network with trained
-  weights and an exponential average of them.
+- The generator has trained weights, of which an exponential average is exported, or (`network=masked`) is PRISM's, a
+  mask over a frozen random network.
 - The server refuses sums that are impossible for the number of images they count (`SumBounds`).
 """
 
@@ -30,7 +30,7 @@ from vitrail.nets.feature_moments import FeatureMoments
 from vitrail.nets.features import FEATURES, layer_plan, parse_layers
 from vitrail.nets.generators import GENERATORS
 from vitrail.nets.masked import sample_mask
-from vitrail.nets.precision import Precision
+from vitrail.nets.precision import Precision, autocast
 from vitrail.privacy.feature_sum_messages import SumBounds, pack, unpack
 from vitrail.privacy.feature_sums import Summary, noise_share, noised, pooled_size, sensitivity, sensitivity_reason
 from vitrail.privacy.mechanism import Mechanism, Noise
@@ -67,9 +67,11 @@ class Moments(masks.MaskMethod):
 
     # The network and its training on the server.
     network: Literal["masked", "dense"] = setting(
-        "masked", "what is trained: a mask over random weights (kilobytes), or the weights (better images)"
+        "dense", "what is trained: the weights, or a mask over random ones (kilobytes, worse images)"
     )
-    generator: str = setting("small", "generator network", check=GENERATORS.check)
+    generator: str = setting(
+        "auto", "generator network; auto: conditional for dense, small for masked", check=GENERATORS.check_or_auto
+    )
     width: float = setting(1.0, "channel multiplier of the generator", gt=0, le=8)
     score_init: Literal["normal", "uniform"] = setting(
         "normal", "initial scores: normal, N(0, score_std²), or uniform θ"
@@ -81,9 +83,7 @@ class Moments(masks.MaskMethod):
     )
     batch_size: int = setting(50, "generated images per iteration", ge=2)
     lr: float = setting(0.3, "Adam's learning rate for the scores", gt=0, le=1e3)
-    dense_lr: float = setting(
-        0.03, "network=dense: Adam's learning rate, relative to the size of first weights", gt=0, le=1e3
-    )
+    dense_lr: float = setting(0.002, "network=dense: Adam's learning rate for the weights", gt=0, le=1e3)
     ema_decay: float = setting(0.998, "network=dense: decay of the average of weights that is exported", ge=0, lt=1)
     schedule: Literal["cosine", "constant"] = setting("cosine", "learning rate over the rounds")
     smoothing: float = setting(0.1, "weight of the newest batch in the average of generated moments", gt=0, le=1)
@@ -99,21 +99,26 @@ class Moments(masks.MaskMethod):
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 41}
     added_later: ClassVar[Mapping[str, Any]] = {
         "network": "masked",
-        "dense_lr": 0.03,
+        "dense_lr": 0.002,
         "ema_decay": 0.998,
         "precision": "float32",
     }
 
+    def auto_settings(self, data: str) -> Mapping[str, Any]:
+        """Return values for settings of "auto": as PRISM's, and a generator for the weights or for the mask."""
+        fitting = {"generator": "conditional" if self.network == "dense" else "small"}
+        return {**super().auto_settings(data), **(fitting if self.generator == "auto" else {})}
+
     # -- Round 1: every client releases its sums; it replies in no later round --------------------------------------
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002
-        """Draw the seed of the frozen network W and of the first scores."""
+        """Draw the first weights, or the seed of the frozen network W and of the first scores."""
         if start is not None:
             raise VitrailError("init_from=: moments cannot continue an earlier run, it starts from what clients send")
-        seed, size = rng.child("network").seed(), sum(masks.layer_sizes(self))
+        seed = rng.child("network").seed()
         if self.network == "dense":
-            w = torch.randn(size, generator=rng.child("weights").torch())
-            return {"seed": seed, "s": w, "ema": w, "t": 0}
+            return {"seed": seed, **masks.first_weights(self, seed), "t": 0}
+        size = sum(masks.layer_sizes(self))
         first = scores.first(seed, size, self.score_init, self.score_std)
         return {"seed": seed, "s": torch.from_numpy(scores.real(first)), "t": 0}
 
@@ -151,34 +156,46 @@ class Moments(masks.MaskMethod):
         return {**server, "sums": total, "clients": sums.clients, "t": 1}
 
     def train(self, server: State, rng: Rng) -> State:
-        """Train the scores s for local_steps.
-
-        With `network=dense` s are the weights themselves, as factors of W: weights of all layers have one scale.
-        """
-        loss = self.loss(server)
-        W = masks.build_network(self, server["seed"])
-        s = server["s"].to(self.task.device).clone().requires_grad_()
-        dense, lr = self.network == "dense", self.dense_lr if self.network == "dense" else self.lr
-        optimizer = masks.score_optimizer(self, s, lr, server["t"], server.get("optimizer", {}))
-        ema = server["ema"].to(self.task.device).clone() if dense else None
-        draw = rng.child("training").torch()
-        for i in range(self.local_steps):
-            z, y = masks.sample_inputs(self, i, W.z, loss.present, draw)
-            M = s
-            if not dense:
-                theta = torch.sigmoid(s)  # θ ← Sigmoid(s)
-                M = sample_mask(theta, draw, self.straight_through == "theta")  # M ~ Bern(θ)
-            fakes = W(M, z, y if self.task.classes else None)  # (W⊙M)(z)
-            gan.step(optimizer, loss(fakes, y))  # PRISM's Eq. 1, on the moments that the sums give
-            if ema is not None:
-                n = (server["t"] - 1) * self.local_steps + i
-                ema.lerp_(s.detach(), 1 - min(self.ema_decay, (1 + n) / (10 + n)))  # a short average at first
-        after = {"s": s.detach().cpu(), "t": server["t"] + 1, "optimizer": dict(optimizer.state[s])}
-        if ema is not None:
-            after["ema"] = ema.cpu()
+        """Train the generator for local_steps."""
+        loss, draw = self.loss(server), rng.child("training").torch()
+        train = self.train_weights if self.network == "dense" else self.train_mask
+        after = {**server, **train(server, loss, draw), "t": server["t"] + 1}
         if loss.smooth is not None:
             after |= {"smooth": loss.smooth.tree(), "batches": loss.batches}
-        return {**server, **after}
+        return after
+
+    def train_mask(self, server: State, loss: AveragedMoments, draw: torch.Generator) -> State:
+        """Train the scores s of a mask."""
+        W = masks.build_network(self, server["seed"])
+        s = server["s"].to(self.task.device).clone().requires_grad_()
+        optimizer = masks.score_optimizer(self, s, self.lr, server["t"], server.get("optimizer", {}))
+        for i in range(self.local_steps):
+            z, y = masks.sample_inputs(self, i, W.z, loss.present, draw)
+            theta = torch.sigmoid(s)  # θ ← Sigmoid(s)
+            M = sample_mask(theta, draw, self.straight_through == "theta")  # M ~ Bern(θ)
+            fakes = W(M, z, y if self.task.classes else None)  # (W⊙M)(z)
+            gan.step(optimizer, loss(fakes, y))  # PRISM's Eq. 1, on the moments that the sums give
+        return {"s": s.detach().cpu(), "optimizer": dict(optimizer.state[s])}
+
+    def train_weights(self, server: State, loss: AveragedMoments, draw: torch.Generator) -> State:
+        """Train the weights of G, and their exponential average."""
+        G = masks.dense_network(self, server["weights"])
+        average = masks.dense_network(self, server["average"]).requires_grad_(False)
+        lr = masks.learning_rate(self, self.dense_lr, server["t"])
+        optimizer = gan.adam(G, lr, self.betas, server.get("optimizer"))
+        for i in range(self.local_steps):
+            z, y = masks.sample_inputs(self, i, G.z, loss.present, draw)
+            with autocast(z, self.precision):
+                fakes = G(z, y if self.task.classes else None)
+            gan.step(optimizer, loss(fakes.float(), y))
+            n = (server["t"] - 1) * self.local_steps + i
+            decay = min(self.ema_decay, (1 + n) / (10 + n))  # a short average at first
+            torch._foreach_lerp_(list(average.parameters()), [w.detach() for w in G.parameters()], 1 - decay)
+        return {
+            "weights": masks.weights_of(G),
+            "average": masks.weights_of(average),
+            "optimizer": optimizer.state_dict()["state"],
+        }
 
     def loss(self, server: State) -> AveragedMoments:
         """Return the loss against the released sums, with the average of generated moments of the last round."""
@@ -189,9 +206,9 @@ class Moments(masks.MaskMethod):
         return loss
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
-        """Return W⊙M* as a seed and a coded mask, and θ; with `network=dense`, the averaged weights."""
+        """Return the averaged weights; with `network=masked`, W⊙M* as a seed and a coded mask, and θ."""
         if self.network == "dense":
-            return {"generator": masks.export_weights(self, server["seed"], server["ema"])}
+            return {"generator": masks.export_weights(self, server["seed"], server["average"])}
         return masks.export(self, server["seed"], scores.on_grid(server["s"].numpy()), server["t"] > 1)
 
     # -- The release and its noise ----------------------------------------------------------------------------------

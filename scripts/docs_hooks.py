@@ -20,7 +20,7 @@ SHIPPED = (
     "examples/plugin/*/**/*.py",
     "configs/**/*.toml",
 )
-_PAPER = re.compile(r"\s*\(paper: ([^)]*)\)")
+_SOURCE = re.compile(r"\s*\((?:paper: ([^)]*)|(published code: [^)]*|ours))\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -105,8 +105,13 @@ def _table(fields: dict[str, Any]) -> list[str]:
     rows = ["| setting | default | paper | description |", "|---|---|---|---|"]
     for name, f in fields.items():
         text, default = f.description or "", _default(f)
-        paper = _PAPER.search(text)
-        cells = (f"`{name}`", f"`{default}`" if default else "", paper[1] if paper else "", _PAPER.sub("", text))
+        source = _SOURCE.search(text)
+        cells = (
+            f"`{name}`",
+            f"`{default}`" if default else "",
+            (source[1] or source[2]) if source else "",
+            _SOURCE.sub("", text),
+        )
         rows.append("| " + " | ".join(map(_cell, cells)) + " |")
     return rows
 

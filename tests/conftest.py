@@ -1,4 +1,4 @@
-"""What all tests share: a home of their own, one torch thread, and no silent skips where CI says so."""
+"""What all tests share: a home of their own, one torch thread, and no silent skips where CI forbids them."""
 
 import os
 

@@ -12,7 +12,7 @@ from tests.auditing.test_audit_run import run_cli
 from tests.federation import federate, quick, same
 from vitrail import train
 from vitrail.auditing.audit_run import audit_run
-from vitrail.auditing.eavesdropper import Eavesdropper, Kind, check_r, kinds
+from vitrail.auditing.eavesdropper import Eavesdropper, EavesdropperKind, check_r, kinds
 from vitrail.auditing.eavesdroppers import Wiretap
 from vitrail.nets.flat import from_vector
 from vitrail.utils.errors import VitrailError
@@ -29,7 +29,7 @@ SMALL = {
     "classifier_rounds": 1,
     "classifier_steps": 2,
 }
-SEED, NONE = Kind("with the seed"), Kind("without the seed", granted=False)
+SEED, NONE = EavesdropperKind("with the seed"), EavesdropperKind("without the seed", granted=False)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def initial_state(method, secret=bytes(32)):
 def test_a_scaled_start_differs_from_the_true_one_in_one_tensor_only(tensor):
     method = quick("psfedgan")
     true = initial_state(method)
-    found = Eavesdropper(Kind("", scaled=tensor, r=0.5), method.eavesdropping(), true, Rng((7,))).state
+    found = Eavesdropper(EavesdropperKind("", scaled=tensor, r=0.5), method.eavesdropping(), true, Rng((7,))).state
     G, A = (from_vector(method.generator(), state["generator"]).state_dict() for state in (true, found))
     assert {name for name in G if not torch.equal(G[name], A[name])} == {tensor}
     assert torch.equal(A[tensor], G[tensor] * 0.5)
@@ -188,7 +188,7 @@ def test_an_r_that_is_one_in_float32_is_refused(r):
 def test_a_wrong_r_is_refused_before_any_attack_starts(run):
     progress = []
     with pytest.raises(VitrailError, match="is 1 in float32"):
-        audit_run(run, ["membership", "eavesdroppers"], r=[1 - 1e-15], tell=progress.append)
+        audit_run(run, ["membership", "eavesdroppers"], r=[1 - 1e-15], report_progress=progress.append)
     assert progress == []
 
 
@@ -196,7 +196,9 @@ def test_the_float32_factor_nearest_to_1_changes_the_start():
     method = quick("psfedgan")
     true = initial_state(method)
     (r,) = check_r([1 - 1e-7])
-    found = Eavesdropper(Kind("", scaled="layers.0.weight", r=r), method.eavesdropping(), true, Rng((7,))).state
+    found = Eavesdropper(
+        EavesdropperKind("", scaled="layers.0.weight", r=r), method.eavesdropping(), true, Rng((7,))
+    ).state
     assert not np.array_equal(found["generator"], true["generator"])
 
 

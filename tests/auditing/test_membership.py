@@ -43,7 +43,7 @@ def test_a_model_that_copies_its_training_images_is_detected(unstarted, tmp_path
     copier = with_model(unstarted, unstarted.members.pixels, tmp_path)
     area, at_one_percent, *_ = membership.attack(copier).figures
     assert area.low > 0.7
-    assert at_one_percent.low > 0.2 > at_one_percent.chance
+    assert at_one_percent.low > 0.2 > at_one_percent.random_guess
     for figure in copies.attack(copier).figures:
         assert figure.value == 1
     assert (tmp_path / copies.GRID).stat().st_mode & 0o077 == 0  # it shows private images
@@ -103,8 +103,8 @@ def test_an_image_is_reconstructed_from_features_but_not_from_noised_ones(monkey
     monkeypatch.setattr(inversion, "STEPS", 150)
     found = inversion.attack(target("moments", epsilon=9.8, more={"seconds": 60.0}))
     noised, _, exact, _ = found.figures
-    assert noised.value < noised.chance  # another image is nearer than the reconstructed one
-    assert exact.value > exact.chance + 1
+    assert noised.value < noised.random_guess  # another image is nearer than the reconstructed one
+    assert exact.value > exact.random_guess + 1
 
 
 def test_weights_after_one_step_reveal_the_image(monkeypatch):

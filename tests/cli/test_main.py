@@ -43,23 +43,23 @@ def test_help_does_not_import_what_is_slow():
 
 
 def test_a_run_reports_rounds_bytes_and_where_things_are(run):
-    folder, said = run
-    assert "round 2: 3/3 clients" in said
-    assert "  up " in said
-    assert "  down " in said
-    assert "not private" in said
-    assert "model.safetensors" in said.replace("\n", "")
+    folder, output = run
+    assert "round 2: 3/3 clients" in output
+    assert "  up " in output
+    assert "  down " in output
+    assert "not private" in output
+    assert "model.safetensors" in output.replace("\n", "")
     assert (folder / "model.safetensors").exists()
 
 
 def test_rounds_of_the_server_alone_are_printed_without_bytes(tmp_path):
-    said = vitrail("run", "moments", *TINY, "rounds=3", f"out={tmp_path / 'run'}").stdout
-    first, *others = (line for line in said.splitlines() if line.startswith("round "))
+    output = vitrail("run", "moments", *TINY, "rounds=3", f"out={tmp_path / 'run'}").stdout
+    first, *others = (line for line in output.splitlines() if line.startswith("round "))
     assert "3/3 clients" in first
     assert " up " in first
     assert len(others) == 2
     assert all("server only" in line and " up " not in line for line in others)
-    assert "3 rounds, seed 0, a client replies in at most 1 round" in " ".join(said.split())
+    assert "3 rounds, seed 0, a client replies in at most 1 round" in " ".join(output.split())
 
 
 def test_samples_are_a_grid_or_arrays(run, tmp_path):
@@ -89,7 +89,7 @@ def test_a_model_whose_training_diverged_is_not_sampled(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["run", "prsm"], "did you mean prism?"),
         (["run", "prism", "clients"], "key=value"),
@@ -103,13 +103,13 @@ def test_a_model_whose_training_diverged_is_not_sampled(tmp_path):
         (["compare", "prism", "--seeds", "many"], "--seeds many"),
     ],
 )
-def test_errors_are_messages_with_remedies_not_tracebacks(words, says, tmp_path, monkeypatch, capsys):
+def test_errors_are_messages_with_remedies_not_tracebacks(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["vitrail", *words])
     with pytest.raises(SystemExit) as stopped:  # an error of another kind would be raised as it is
         main()
     assert stopped.value.code == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,8 +133,8 @@ def test_an_evaluation_is_printed_stored_and_in_the_report(run):
 
 
 def test_a_report_of_a_run_or_of_two(run, tmp_path):
-    folder, said = run
-    assert "report.html" in said.replace("\n", "")
+    folder, output = run
+    assert "report.html" in output.replace("\n", "")
     assert vitrail("report", str(folder), "-o", str(tmp_path / "one.html")).returncode == 0
     assert "<!DOCTYPE html>" in (tmp_path / "one.html").read_text()
 
@@ -158,8 +158,8 @@ def test_list_names_every_method_source_partition_and_setting():
     from vitrail.data import PARTITIONS, SOURCES
     from vitrail.methods import METHODS
 
-    said = vitrail("list", env={**os.environ, "COLUMNS": "200"}).stdout
-    assert all(name in said for name in (*METHODS, *SOURCES, *PARTITIONS))
+    output = vitrail("list", env={**os.environ, "COLUMNS": "200"}).stdout
+    assert all(name in output for name in (*METHODS, *SOURCES, *PARTITIONS))
     settings = vitrail("list", "fedgan", env={**os.environ, "COLUMNS": "200"}).stdout
     assert "sync=d&g" in settings
     assert "init_from=" in settings
@@ -227,3 +227,6 @@ def test_settings_are_listed_by_topic_with_the_papers_values():
     topics = [line.strip() for line in shown.splitlines() if line.strip() in (*TOPICS, "training")]
     assert topics == ["data", "rounds", "networks", "training", "privacy", "communication", "run"]
     assert "paper: 64" in next(line for line in shown.splitlines() if line.startswith("batch_size="))
+    assert next(line for line in shown.splitlines() if line.startswith("klms_bits=")).split()[-1] == "ours"
+    code = next(line for line in shown.splitlines() if line.startswith("theta_clamp="))
+    assert code.rstrip().endswith("published code: 0.01")

@@ -1,6 +1,6 @@
 """Methods in numbers one can check by hand: one that uses everything the interface offers, one of free clients.
 
-Toy's clients add their share to a running total they must hold (or ask for in full); they send their own number by `each`, pass a
+Toy's clients add their share to a running total they must have (or ask for in full); they send their own number by `each`, pass a
 note to the next client by `relay`, and every third round is the server's alone.
 """
 

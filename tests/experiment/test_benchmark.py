@@ -8,7 +8,7 @@ import pytest
 import vitrail
 from tests.federation import digits
 from vitrail.cli.main import app
-from vitrail.experiment.benchmark import Published, Result, benchmark, benchmark_images, published, run_name
+from vitrail.experiment.benchmark import PublishedResult, Result, benchmark, benchmark_images, published, run_name
 from vitrail.metrics.measure import Measure
 from vitrail.report.benchmark_tables import benchmark_csv, benchmark_table
 from vitrail.utils.errors import VitrailError
@@ -87,7 +87,7 @@ def test_the_table_has_published_rows_of_this_data_and_means_over_seeds():
         accuracy = Measure("accuracy", value, value, value, 100, 50, "higher", "classifiers")
         return Result(epsilon, seed, [accuracy], 2e6, 5000, 90.0, "vgg19")
 
-    others = [Published("A", True, {"mnist": {"1": 95.5}}), Published("B", False, {"cifar10": {"1": 30}})]
+    others = [PublishedResult("A", True, {"mnist": {"1": 95.5}}), PublishedResult("B", False, {"cifar10": {"1": 30}})]
     table = benchmark_table("moments", "mnist", [result(1.0, 0, 0.97), result(1.0, 1, 0.99)], others, "SOURCE", "quick")
     assert table.columns == ["method", "accuracy %, ε = 1", "up per client", "model", "CPU minutes"]
     assert table.rows == [["A*", "95.5", "", "", ""], ["moments* (here)", "98.0 ± 1.4", "2.0 MB", "5.0 kB", "2"]]

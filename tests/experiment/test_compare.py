@@ -97,7 +97,7 @@ def test_a_file_of_several_runs_is_no_single_run(file):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ('method = "fedgan"\nruns = 3', "runs must be tables"),
         ('method = "fedgan"\neach = 3', "must have names with settings"),
@@ -110,9 +110,9 @@ def test_a_file_of_several_runs_is_no_single_run(file):
         ('method = "fedgan"\n[[runs]]\nname = "a"\nsnyc = "g"', "did you mean sync"),
     ],
 )
-def test_problems_of_a_comparison_are_reported(text, says, tmp_path):
+def test_problems_of_a_comparison_are_reported(text, message, tmp_path):
     (tmp_path / "x.toml").write_text(text)
-    with pytest.raises(VitrailError, match=says):
+    with pytest.raises(VitrailError, match=message):
         entries([str(tmp_path / "x.toml")], {})
 
 
@@ -156,10 +156,10 @@ def test_runs_in_several_settings_are_also_shown_side_by_side(compared):
 def test_the_notes_list_equal_and_different_settings(compared):
     _, found = compared
     assert differing(found) == ["sync"]
-    said = notes(found, EVAL)
-    assert "data=digits" in said
-    assert "Different: sync." in said
-    assert "biased upwards: 100 samples for 384 dimensions" in said
+    text = notes(found, EVAL)
+    assert "data=digits" in text
+    assert "Different: sync." in text
+    assert "biased upwards: 100 samples for 384 dimensions" in text
 
 
 def test_unequal_compute_is_reported(compared, monkeypatch):
@@ -238,14 +238,14 @@ def test_other_settings_in_the_same_folder_are_refused_and_nothing_is_lost(compa
 
 
 @pytest.mark.parametrize(
-    ("how", "settings", "says"),
+    ("how", "settings", "message"),
     [
         (EvalConfig(families=("fidd",)), {}, "did you mean fid"),
-        (EvalConfig(best=True), {"eval_every": 0}, "keeps no best round"),
+        (EvalConfig(best=True), {"eval_every": 0}, "stores no best round"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_is_trained(how, settings, says, file, tmp_path):
-    with pytest.raises(VitrailError, match=says):
+def test_what_cannot_be_measured_is_refused_before_anything_is_trained(how, settings, message, file, tmp_path):
+    with pytest.raises(VitrailError, match=message):
         compare(entries([file], settings), [0], tmp_path / "out", how, lambda *_: pytest.fail("trained"))
     assert not (tmp_path / "out").exists()
 

@@ -113,11 +113,11 @@ def test_killed_at_any_write_and_resumed_gives_the_bits_of_an_unbroken_run(metho
         vitrail.resume(out)
         assert equal(result(out), expected), f"killed {when} write {call}"
         assert not list(out.rglob("*.part"))
-    assert call > 2 * 2 + 2 + 5  # every client's and checkpoint's write was hit, and those of what came out
+    assert call > 2 * 2 + 2 + 5  # every client's and checkpoint's write was hit, and those of the results
 
 
 def killed_before_the_first_checkpoint_of_a_round(out):
-    """Train with server noise from the operating system; SIGKILL where the first closed round would be saved."""
+    """Train with server noise from the operating system; SIGKILL where the first finished round would be saved."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
@@ -373,10 +373,10 @@ def test_starting_from_an_earlier_run_changes_where_it_ends(unbroken, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("start", "says"), [("nowhere", "no checkpoint"), ("fedgan", "of method fedgan, this one of prism")]
+    ("start", "message"), [("nowhere", "no checkpoint"), ("fedgan", "of method fedgan, this one of prism")]
 )
-def test_starting_from_what_is_no_like_run_is_refused(start, says, unbroken, tmp_path):
-    with pytest.raises(VitrailError, match=says):
+def test_starting_from_what_is_no_like_run_is_refused(start, message, unbroken, tmp_path):
+    with pytest.raises(VitrailError, match=message):
         tiny("prism", tmp_path / "x", init_from=str(unbroken.get(start, tmp_path / start)))
 
 
@@ -466,11 +466,11 @@ def test_features_trained_on_the_data_itself_are_pointed_out():
     assert prepare(config.resolve("prism", settings), given).settings.features == "vitrail-cifar"
 
 
-def test_the_server_gets_its_own_share_and_clients_do_not_hold_it():
+def test_the_server_gets_its_own_share_and_clients_do_not_have_it():
     plan = prepare(config.resolve("prism", {**TINY, "out": "x", "server_fraction": 0.1}))
-    held = np.concatenate(plan.partition.indices)
+    of_clients = np.concatenate(plan.partition.indices)
     assert len(plan.partition.server) == pytest.approx(0.1 * len(plan.data.train), abs=1)
-    assert not set(held) & set(plan.partition.server)
+    assert not set(of_clients) & set(plan.partition.server)
 
 
 def test_data_from_python_trains_and_must_be_handed_over_to_resume(tmp_path):
@@ -583,8 +583,8 @@ def test_a_classifier_is_monitored_stored_and_measured_by_accuracy(named):
     validation, test = split_validation(digits().test)
 
     def right(path, images):
-        says = vitrail.load_classifier(path).classify(torch.from_numpy(images.pixels).float() / 255).numpy()
-        return float((says == images.labels).mean())
+        predicted = vitrail.load_classifier(path).classify(torch.from_numpy(images.pixels).float() / 255).numpy()
+        return float((predicted == images.labels).mean())
 
     assert right(folder.path, validation) == pytest.approx(accuracies[-1], abs=1e-6)
     assert right(folder.best, validation) == pytest.approx(max(accuracies), abs=1e-6)

@@ -90,12 +90,12 @@ def test_overrides_win_over_the_file(tmp_path):
     assert (found.clients, found.seed) == (5, 2)
 
 
-@pytest.mark.parametrize(("text", "says"), [("method = ", "not valid TOML"), (None, "cannot read")])
-def test_a_file_that_is_none_is_refused_by_name(tmp_path, text, says):
+@pytest.mark.parametrize(("text", "message"), [("method = ", "not valid TOML"), (None, "cannot read")])
+def test_a_file_that_is_none_is_refused_by_name(tmp_path, text, message):
     path = tmp_path / "a.toml"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(VitrailError, match=says) as caught:
+    with pytest.raises(VitrailError, match=message) as caught:
         resolve(str(path), {})
     assert "a.toml" in str(caught.value)
 

@@ -30,12 +30,12 @@ def sent(data):
 @pytest.mark.parametrize("weights", ["examples", "uniform"])
 def test_the_server_averages_by_number_of_images_or_uniformly(tmp_path, weights):
     method = quick("fedgan", rounds=1, weighting=weights)
-    holds = {"a": np.arange(16), "b": np.arange(16, 64)}
-    fed, _, traffic = federate(method, tmp_path, indices=holds)
+    indices = {"a": np.arange(16), "b": np.arange(16, 64)}
+    fed, _, traffic = federate(method, tmp_path, indices=indices)
     count = {"a": 16 / IMAGES_PER_WEIGHT, "b": 48 / IMAGES_PER_WEIGHT} if weights == "examples" else {"a": 1, "b": 1}
     for name in ("generator", "discriminator"):
-        own = {c: load(tmp_path / f"{c}.safetensors")["state"][name].astype(np.float64) for c in holds}
-        mean = sum(count[c] * own[c] for c in holds) / sum(count.values())
+        own = {c: load(tmp_path / f"{c}.safetensors")["state"][name].astype(np.float64) for c in indices}
+        mean = sum(count[c] * own[c] for c in indices) / sum(count.values())
         assert np.allclose(fed.server[name], mean, rtol=1e-5, atol=1e-7)
     assert {c: sent(r)["weight"][0] for c, r in traffic.replies} == pytest.approx(count)
 

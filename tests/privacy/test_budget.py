@@ -79,12 +79,12 @@ def test_a_budget_file_is_private_and_a_changed_one_is_refused():
 
 
 def rounds(method, folder, budget, n):
-    holds = shares()
+    indices = shares()
     fed, outcomes = Federation(0, method.server_init(Rng((5,)).child("server", "init"))), []
-    crew = SimulatedClients(method, RUN, Rng((5,)), holds, folder, budget)
-    with SimulationEngine(crew, digits().train) as engine:
+    simulated = SimulatedClients(method, RUN, Rng((5,)), indices, folder, budget)
+    with SimulationEngine(simulated, digits().train) as engine:
         for _ in range(n):
-            fed, outcome = run_round(method, fed, RUN, sorted(holds), engine.ask, Rng((5,)))
+            fed, outcome = run_round(method, fed, RUN, sorted(indices), engine.ask, Rng((5,)))
             outcomes.append(outcome)
     return outcomes
 

@@ -90,16 +90,16 @@ def test_a_private_run_stores_no_best_round_and_records_what_was_selected(tmp_pa
 def test_the_claim_is_per_copy_where_the_partition_repeats_images(monkeypatch):
     monkeypatch.setitem(PARTITIONS._added, "all-to-all", (lambda request: [request.pool] * request.clients, ""))
 
-    def says(partition, method="moments", **how):
+    def claim_of(partition, method="moments", **how):
         return opening_claim(prepare(resolve(method, {**SMALL, "out": "-", "partition": partition, **how})))["says"]
 
-    without = says("iid")
+    without = claim_of("iid")
     assert "copy" not in without
     assert without.endswith("(moments, example-level)")
-    assert says("bootstrap:0.5") == says("all-to-all") == f"{without}; {PER_COPY}"
-    client_level = says("bootstrap:0.5", "fedgan", privacy="dp-fedavg", epsilon=8.0)
+    assert claim_of("bootstrap:0.5") == claim_of("all-to-all") == f"{without}; {PER_COPY}"
+    client_level = claim_of("bootstrap:0.5", "fedgan", privacy="dp-fedavg", epsilon=8.0)
     assert client_level.endswith("(dp-fedavg, client-level)"), "copies do not change what a client is"
-    assert says("bootstrap:0.5", "fedgan") == "not private: no noise was added"
+    assert claim_of("bootstrap:0.5", "fedgan") == "not private: no noise was added"
 
 
 def test_the_model_and_a_checked_ledger_have_the_claim_per_copy(tmp_path):

@@ -173,8 +173,8 @@ def test_weights_that_overflow_all_gradients_give_only_noise(weights):
 
 def first_request(method, value):
     """A first request in which every weight or pixel is replaced by a value."""
-    opened, _ = method.start_round(method.server_init(Rng((1,))), ["a"], Rng((2,)))
-    sent = method.broadcast(opened, "a", True).parts
+    started, _ = method.start_round(method.server_init(Rng((1,))), ["a"], Rng((2,)))
+    sent = method.broadcast(started, "a", True).parts
     return {n: np.full_like(a, value) if codec.startswith("float") else a for n, (codec, a) in sent.items()}
 
 

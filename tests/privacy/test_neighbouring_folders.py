@@ -68,10 +68,10 @@ def simulated(folder: Path, labels: str) -> np.ndarray:
     return feature_sums(plan.method, plan.partition.client(plan.data, 0))
 
 
-def by_node(terms: RunSpec) -> Callable[[Path, str], np.ndarray]:
+def by_node(spec: RunSpec) -> Callable[[Path, str], np.ndarray]:
     """The sums in the reply of a node with this folder, in a run without noise."""
-    plain = replace(terms, settings={**terms.settings, "privacy": "none"})
-    request = encode(Message(Header(Kind.REQUEST, bytes.fromhex(terms.id), 0, "server")))
+    plain = replace(spec, settings={**spec.settings, "privacy": "none"})
+    request = encode(Message(Header(Kind.REQUEST, bytes.fromhex(spec.id), 0, "server")))
 
     def sums(folder: Path, _: str) -> np.ndarray:
         own = folder.parent / "node"

@@ -266,12 +266,12 @@ def test_every_registered_mechanism_has_a_noise_function_and_a_summary(name):
 def run_with_policies(method, folder, policies, rounds=1):
     """Run rounds in which each client has its own policy."""
     names, rng = sorted(policies), Rng((5,))
-    crew = SimulatedClients(method, RUN, rng, shares(len(names)), folder)
+    simulated = SimulatedClients(method, RUN, rng, shares(len(names)), folder)
     fed, outcomes = Federation(0, method.server_init(rng.child("server", "init"))), []
 
     def ask(requests):
         for client, request in filter(None, requests):
-            one = replace(crew.client(client, digits().train), policy=policies[client])
+            one = replace(simulated.client(client, digits().train), policy=policies[client])
             yield client, one.answer(request)
 
     for _ in range(rounds):
@@ -309,8 +309,8 @@ def test_repeated_requests_get_only_the_planned_number_of_answers(tmp_path):
     """New exchanges of a round, and rounds beyond the plan: of two planned answers, the third is refused."""
     method = built("prism, mask-update", rounds=2)
     server, _ = method.start_round(method.server_init(Rng((5,))), ["client-0"], Rng((5,)))
-    crew = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path)
-    client = replace(crew.client("client-0", digits().train), policy=Policy(max_epsilon=9.81))
+    simulated = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path)
+    client = replace(simulated.client("client-0", digits().train), policy=Policy(max_epsilon=9.81))
     kinds = []
     for t, exchange in ((0, 0), (0, 1), (0, 2), (1, 0), (7, 0)):
         out = method.broadcast(server, "client-0", True)
@@ -346,8 +346,8 @@ def test_a_budget_alone_refuses_server_noise_and_seeded_noise(tmp_path, monkeypa
     out = method.broadcast(server, "client-0", True)
     parts = tuple(make_part(n, codec, a) for n, (codec, a) in out.parts.items())
     request = encode(Message(Header(Kind.REQUEST, RUN, 0, "server", 0), parts))
-    crew = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
-    client = replace(crew.client("client-0", digits().train), policy=policy, budget=budget)
+    simulated = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
+    client = replace(simulated.client("client-0", digits().train), policy=policy, budget=budget)
     reply = decode(client.answer(request))
     assert reply.header.kind is Kind.FAILED
     assert reason in bytes(reply.parts[0].array()).decode()
@@ -359,7 +359,7 @@ def test_a_budget_is_charged_with_the_noise_that_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("VITRAIL_HOME", str(tmp_path))
     method = built("moments, secure")
     whole = method.mechanism.noise.multiplier
-    crew = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
+    simulated = SimulatedClients(method, RUN, Rng((5,)), shares(1), tmp_path / "clients")
     for accept, multiplier in ((("distributed-moments",), whole), ((), whole / math.sqrt(2))):
-        client = replace(crew.client("client-0", digits().train), policy=replace(Policy(accept), budget=True))
+        client = replace(simulated.client("client-0", digits().train), policy=replace(Policy(accept), budget=True))
         assert client.mechanism.noise.multiplier == pytest.approx(multiplier)

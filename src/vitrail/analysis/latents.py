@@ -1,10 +1,8 @@
 """Latents of an image, and re-styling: Algorithm 2 of PaDPaF (Almansoori, Horváth, Takáč; TMLR 2024).
 
-The maps Z^c and Z^s_i take discriminator features to z^c and z^s (Eq. 13). They are trained on generated images: an
-image generated from the predicted latents must have the same content features (Barlow Twins, Eq. 8).
-
-Difference from the paper: with few features its objective is underdetermined. By default the maps also learn the true
-latents, which are known for generated images; `latent` is the weight of this term, and 0 gives the paper's objective.
+Maps Z^c and Z^s_i take discriminator features to z^c and z^s (Eq. 13); they are trained on generated images (Eq. 8).
+Difference from the paper: the maps also learn the true latents of generated images, because with few features its
+objective is underdetermined. `latent` is the weight of this term; 0 gives the paper's objective.
 """
 
 from __future__ import annotations

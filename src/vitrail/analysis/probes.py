@@ -1,17 +1,15 @@
-"""Linear probes of labels, clients and identities on content features φ^c and style features φ^s.
+"""Linear probes of labels, clients and identities on content features φ^c and style features φ^s (PaDPaF, C.2.2).
 
-Probes of labels and clients are fitted on the clients' training images and tested on held-out images. Each client has
-its own φ^s_i, so the network itself could reveal the client; here every φ^s_i sees the images of all clients. "Style"
-is the mean over clients of the accuracy with one φ^s_i; "style of all" combines one number per client (PaDPaF, Appendix
-C.2.2).
-
-φ is a mean over the positions of a feature map, but labels depend on where strokes are. `positions` fits label probes
-on a pooled map instead, as is usual for discriminator features (Radford, Metz, Chintala; 2016).
-
-Identities (PaDPaF, Figure 18): the parts of CelebA share no person, so a probe fitted on the training part knows no
-identity of the test part. Here both sets are held-out images: of each person with two or more, every second image fits
-the probe, the others test it.
+Each client has its own φ^s_i, so the network itself could reveal the client; here every φ^s_i sees the images of all
+clients. "Style" is the mean over clients of the accuracy with one φ^s_i; "style of all" combines one number per
+client.
 """
+
+# φ is a mean over the positions of a feature map, but labels depend on where strokes are: `positions` fits label
+# probes on a pooled map instead, as is usual for discriminator features (Radford, Metz, Chintala; 2016). Probes of
+# labels and clients are fitted on the clients' training images and tested on held-out images. For identities (PaDPaF,
+# Figure 18) both sets are held-out images, since the parts of CelebA share no person: of each person with two or more
+# images, every second one fits the probe, the others test it.
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Route images to clients: each goes to the client whose style discriminator is most confident.
+"""Route images to clients: each goes to the client whose style discriminator D^s_i is most confident.
 
-D^s_i was trained to distinguish client i's images from its own generated ones, so its output on images of other clients
-is hard to compare. Three kinds of confidence, each computed by a client from its own data:
-- `typical`: negative Mahalanobis distance of φ^s_i(x) to those of its training images;
-- `scaled`: D^s_i(x), standardized by mean and standard deviation over its training images;
-- `plain`: D^s_i(x).
+Outputs of different D^s_i are hard to compare. Three kinds of confidence: `typical` (negative Mahalanobis distance of
+φ^s_i(x) to those of the client's training images), `scaled` (D^s_i(x), standardized over its training images) and
+`plain` (D^s_i(x)).
 """
 
 from __future__ import annotations

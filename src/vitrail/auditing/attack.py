@@ -17,6 +17,7 @@ from vitrail.privacy.accounting import epsilon
 from vitrail.utils.rng import Rng
 
 CONFIDENCE = 0.95
+KEYS = {"random_guess": "chance", "image_file": "picture"}  # names in audit.json that differ from those here
 GAUSSIAN = "noise is Gaussian, as claimed"
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)  # fractions of canaries, the most certain ones, that are guessed in one run
 
@@ -36,7 +37,7 @@ class Target:
         r: Factors of eavesdroppers' first layer.
         users: Number of users that eavesdroppers attack.
         rounds: Number of rounds that eavesdroppers receive; 0: all.
-        tell: Receives a line of progress.
+        report_progress: Receives a line of progress.
     """
 
     plan: Plan
@@ -49,7 +50,7 @@ class Target:
     r: Sequence[float] = ()
     users: int = 3
     rounds: int = 0
-    tell: Callable[[str], None] = lambda _: None
+    report_progress: Callable[[str], None] = lambda _: None
 
     @property
     def delta(self) -> float:
@@ -108,13 +109,13 @@ class Lower:
 
 @dataclass(frozen=True)
 class Figure:
-    """A metric of an attack, with its 95% interval, and its value for an attack that knows nothing (`chance`)."""
+    """A metric of an attack, with its 95% interval, and the value of a random guess."""
 
     name: str
     value: float
     low: float = math.nan
     high: float = math.nan
-    chance: float = math.nan
+    random_guess: float = math.nan
     note: str = ""
 
 
@@ -148,7 +149,7 @@ class Finding:
         note: Remark for the reader.
         cases: Results of several attackers.
         curves: Quantities over messages.
-        picture: Name of an image file in the run's folder.
+        image_file: Name of an image file in the run's folder.
         caption: What the image shows.
     """
 
@@ -159,7 +160,7 @@ class Finding:
     note: str = ""
     cases: list[Case] = field(default_factory=list)
     curves: list[Curves] = field(default_factory=list)
-    picture: str = ""
+    image_file: str = ""
     caption: str = ""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.auditing import ATTACKS
-from vitrail.auditing.attack import Attack, Finding, Target
+from vitrail.auditing.attack import KEYS, Attack, Finding, Target
 from vitrail.auditing.eavesdropper import R, check_r
 from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
@@ -71,7 +71,7 @@ def audit_run(
     users: int = 3,
     rounds: int = 0,
     seed: int = 0,
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
     """Attack a run.
 
@@ -87,7 +87,7 @@ def audit_run(
         users: Number of users that eavesdroppers attack.
         rounds: Number of rounds that eavesdroppers receive; 0: all.
         seed: Seed of coins, canaries and samples.
-        tell: Receives lines of progress.
+        report_progress: Receives lines of progress.
 
     Returns:
         The claim of the run, and what the attacks found.
@@ -106,14 +106,16 @@ def audit_run(
     plan = prepare(config.resolve(str(place.settings), {"out": str(folder)}), data)
     if r and plan.method.eavesdropping() is None:
         raise VitrailError(
-            f"--r is for eavesdroppers on a secret generator, and {plan.settings.method} has none; leave --r out, or "
+            f"--r is for eavesdroppers on a secret generator, and {plan.settings.method} has none; remove --r, or "
             "give a run of a method whose server rebuilds secret generators"
         )
     place.load_checkpoint(plan.id)  # refuses other data than the run was trained on
     factors = check_r(r or R)
     generator = load(place.model) if place.model.exists() else None
     rng = Rng((seed,)).child("audit")
-    target = Target(plan, rng, generator, canaries, shadows or 8, samples, seconds, factors, users, rounds, tell)
+    target = Target(
+        plan, rng, generator, canaries, shadows or 8, samples, seconds, factors, users, rounds, report_progress
+    )
     found, skipped = [], []
     with one_thread():
         for name in chosen:
@@ -159,7 +161,7 @@ def write(path: Path, audit: Audit) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {KEYS.get(k, k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -166,7 +166,7 @@ def one_canary_per_client(target: Target, release: AttackedRelease) -> Trial:
         released = release.release(widest.chosen(coins[i : i + 1]), f"canary-{i}", rng)
         scores[i] = widest.along(released - middle)[0] / length
         if i % 50 == 0:
-            target.tell(f"canaries: {i} of {len(coins)} clients")
+            target.report_progress(f"canaries: {i} of {len(coins)} clients")
     return Trial(scores, coins)
 
 
@@ -179,7 +179,7 @@ def all_canaries_at_once(target: Target, release: AttackedRelease) -> list[Trial
     rng = target.rng.child("one run")
     canaries = draw_canaries(release.summary, target.canaries, release.kinds, rng.child("canaries"))
     coins = rng.child("coins").numpy().random(target.canaries) < 0.5
-    target.tell(f"canaries: one client with {len(coins):,} of them")
+    target.report_progress(f"canaries: one client with {len(coins):,} of them")
     b = canaries.along(release.release(canaries.chosen(coins), "canaries", rng) - release.middle(canaries))
     K = canaries.gram()
     noises = (max(release.sigma, 1e-3), 1e-3)

@@ -1,9 +1,8 @@
 """Canary gradients against DP-SGD (privacy/dpsgd.py), canary updates against DP-FedAvg (privacy/dpfedavg.py).
 
-Each canary is a vector as large as clipping allows, in its own coordinate (Dirac canaries; Nasr et al. 2023). So
-canaries do not affect each other, and one noised sum has many independent trials. They pass through the run's own
-sampling, clipping and noise; the auditor sees what the accountant assumes: every noised sum of gradients, or the noised
-sums that the server of DP-FedAvg publishes.
+Each canary is a vector of the largest norm in its own coordinate (Dirac canaries; Nasr et al. 2023), so one noised sum
+has many independent trials. They pass through the run's own sampling, clipping and noise; the auditor sees what the
+accountant assumes: every noised sum.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def attack(target: Target) -> Finding | None:
         return None
     if mechanism.noised == "training":
         steps = min(mechanism.noise.steps * answers, LONGEST)
-        target.tell(f"canary gradients: {target.canaries:,}, {steps} steps")
+        target.report_progress(f"canary gradients: {target.canaries:,}, {steps} steps")
         trial = attack_steps(mechanism, steps, target.canaries, target.rng)
         claimed = epsilon([(replace(mechanism.noise, steps=1), steps)], target.delta)
         about, note = GRADIENTS, f"{steps} steps were attacked; the claim next to it is for as many."

@@ -62,7 +62,7 @@ def attack(target: Target) -> Finding | None:
             rows = extract.rows(x)
             for one in found[name]:
                 one.update(rows)
-        target.tell(f"copies: {min(at + BATCH, len(train)):,} of {len(train):,} training images")
+        target.report_progress(f"copies: {min(at + BATCH, len(train)):,} of {len(train):,} training images")
     figures = [figure(a.distance.numpy(), b.distance.numpy(), f"in {name}") for name, (a, b) in found.items()]
     by_features, _ = found["features"]
     closest = torch.argsort(by_features.distance)[:SHOWN]

@@ -25,7 +25,7 @@ MISSED_EVERY = 10  # an eavesdropper with gaps misses one message in this many
 
 
 @dataclass(frozen=True)
-class Kind:
+class EavesdropperKind:
     """What one eavesdropper knows and which messages it receives."""
 
     name: str  # also a label of its random stream
@@ -36,17 +36,21 @@ class Kind:
     misses: range = range(0)  # the messages that it does not receive, counted from 0
 
 
-def kinds(access: Eavesdropping, r: Sequence[float]) -> list[Kind]:
+def kinds(access: Eavesdropping, r: Sequence[float]) -> list[EavesdropperKind]:
     """List the eavesdroppers, from the one with most knowledge to the one with least."""
-    found = [Kind("with the seed")]
-    found += [Kind(f"{name}, r = {v!r}", scaled=tensor, r=v) for name, tensor in access.first_layer.items() for v in r]
+    found = [EavesdropperKind("with the seed")]
+    found += [
+        EavesdropperKind(f"{name}, r = {v!r}", scaled=tensor, r=v)
+        for name, tensor in access.first_layer.items()
+        for v in r
+    ]
     other = max(1, access.width // 2)
     return [
         *found,
-        Kind("missed the first message", misses=range(1)),
-        Kind(f"missed one message in {MISSED_EVERY}", misses=range(1, sys.maxsize, MISSED_EVERY)),
-        Kind("without the seed", granted=False),
-        Kind(f"without the seed, width {other}", granted=False, width=other),
+        EavesdropperKind("missed the first message", misses=range(1)),
+        EavesdropperKind(f"missed one message in {MISSED_EVERY}", misses=range(1, sys.maxsize, MISSED_EVERY)),
+        EavesdropperKind("without the seed", granted=False),
+        EavesdropperKind(f"without the seed, width {other}", granted=False, width=other),
     ]
 
 
@@ -81,7 +85,7 @@ class Eavesdropper:
         rng: Randomness of guessed seeds.
     """
 
-    def __init__(self, kind: Kind, access: Eavesdropping, secret: State, rng: Rng) -> None:
+    def __init__(self, kind: EavesdropperKind, access: Eavesdropping, secret: State, rng: Rng) -> None:
         self.kind, self.access = kind, access.with_width(kind.width) if kind.width else access
         self.losses: list[float] = []  # mean loss of G_A per message; nan for a missed one
         if not kind.granted:

@@ -1,9 +1,8 @@
 """Attack: eavesdroppers that rebuild a client's secret generator from its messages (PS-FedGAN, section 4.2).
 
-The run is executed again, and each eavesdropper trains its G_A on the messages. At the end G_A and the server's G_s
-generate images from the same z and labels, which are compared: accuracy of an oracle on the requested labels, NMSE and
-SSIM. Clients do not depend on each other, so only the attacked ones are requested again. Keys and noise come from the
-run's seed, so the messages have the same bits as in the run; with noise_source=os they are drawn again.
+The run is executed again, for the attacked clients only, and each eavesdropper trains its G_A on the messages. G_A and
+the server's G_s then generate images from the same z and labels: accuracy of an oracle, NMSE and SSIM. Messages have
+the same bits as in the run; with noise_source=os, keys and noise are drawn again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vitrail.auditing.attack import Case, Curves, Figure, Finding, Target
-from vitrail.auditing.eavesdropper import Eavesdropper, Kind, kinds
+from vitrail.auditing.eavesdropper import Eavesdropper, EavesdropperKind, kinds
 from vitrail.engines.federation import Federation, RoundResult, select_clients
 from vitrail.engines.replies import Failure
 from vitrail.engines.rounds import run_round
@@ -77,7 +76,7 @@ def attack(target: Target) -> Finding | None:
         "generator; NMSE and SSIM are of brightness from 0 to 1",
         cases=cases,
         curves=curves,
-        picture=GRID,
+        image_file=GRID,
         caption=f"{SHOWN} images of each of {', '.join(clients)}, from the same z and labels; top to bottom: {rows}",
     )
 
@@ -116,8 +115,8 @@ def _compare(
 
 def _equal(one: Eavesdropper, cloud: State) -> bool:
     """Return whether G_A equals G_s bit for bit."""
-    ours, theirs = (np.asarray(state["generator"], np.float32).tobytes() for state in (one.state, cloud))
-    return ours == theirs
+    rebuilt, secret = (np.asarray(state["generator"], np.float32).tobytes() for state in (one.state, cloud))
+    return rebuilt == secret
 
 
 class Wiretap:
@@ -132,7 +131,7 @@ class Wiretap:
     """
 
     def __init__(
-        self, access: Eavesdropping, kinds: Sequence[Kind], clients: Sequence[str], server: State, rng: Rng
+        self, access: Eavesdropping, kinds: Sequence[EavesdropperKind], clients: Sequence[str], server: State, rng: Rng
     ) -> None:
         self.access, self.kinds, self.clients, self.server, self.rng = access, kinds, clients, server, rng
         self.last: dict[str, Any] = {}  # each client's last message
@@ -150,7 +149,9 @@ class Wiretap:
             eavesdropper.receive(message)
 
 
-def replay_run(target: Target, access: Eavesdropping, kinds: Sequence[Kind], rounds: int) -> tuple[Federation, Wiretap]:
+def replay_run(
+    target: Target, access: Eavesdropping, kinds: Sequence[EavesdropperKind], rounds: int
+) -> tuple[Federation, Wiretap]:
     """Run a run's first rounds again with its first clients and all eavesdroppers on them.
 
     Args:
@@ -187,7 +188,7 @@ def replay_run(target: Target, access: Eavesdropping, kinds: Sequence[Kind], rou
             replies.clear()
 
         for t in range(rounds):
-            target.tell(f"eavesdroppers: round {t + 1} of {rounds}")
+            target.report_progress(f"eavesdroppers: round {t + 1} of {rounds}")
             chosen = select_clients(plan.clients, s.clients_per_round or len(plan.clients), root.child("choose", t))
             attacked = [client for client in chosen if client in wiretap.clients]
             fed, _ = run_round(method, fed, plan.id, attacked, ask, root, on_progress=accepted)

@@ -63,7 +63,7 @@ def attack(target: Target) -> Finding | None:
     deadline = time.monotonic() + target.seconds
     found: dict[str, list[Compared]] = {}
     for n, i in enumerate(pick):
-        target.tell(f"inversion: victim {n + 1} of {len(pick)}")
+        target.report_progress(f"inversion: victim {n + 1} of {len(pick)}")
         if time.monotonic() > deadline and n:
             break
         victim = members.take(np.array([i]))
@@ -99,7 +99,10 @@ def _figures(name: str, rows: list[Compared]) -> list[Figure]:
     best = max(rows, key=lambda row: row.psnr - row.other)
     nearer = "reconstructed: no other is" if best.psnr > best.other else f"{best.nearer:.1%} of others are"
     note = f"compared with the nearest other real image; {nearer} nearer"
-    return [Figure(f"PSNR in dB, {name}", best.psnr, chance=best.other, note=note), Figure(f"SSIM, {name}", best.ssim)]
+    return [
+        Figure(f"PSNR in dB, {name}", best.psnr, random_guess=best.other, note=note),
+        Figure(f"SSIM, {name}", best.ssim),
+    ]
 
 
 def descend(shape: tuple[int, ...], loss: Callable[[Tensor], Tensor], draw: torch.Generator, until: float) -> Tensor:

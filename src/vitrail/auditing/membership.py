@@ -41,7 +41,7 @@ def attack(target: Target) -> Finding | None:
     if min(len(members), len(others)) < 10:
         return None
     extractor = load_extractor(choose_ruler(target.plan.data.name, trained_against(target.generator)))
-    target.tell(f"membership: {target.samples:,} samples")
+    target.report_progress(f"membership: {target.samples:,} samples")
     sampled = features(extractor, samples(target.generator, target, "samples", target.plan.data.train))
     real = [features(extractor, to_float(images.pixels).split(BATCH)) for images in (members, others)]
     near = [-nearest(rows, sampled).numpy() for rows in real]

@@ -60,7 +60,7 @@ def attack(target: Target) -> Finding | None:
     seen: dict[str, list[Floats]] = {}
     rounds, deadline = target.plan.settings.rounds, time.monotonic() + target.seconds
     for s in range(target.shadows):
-        target.tell(f"shadows: run {s + 1} of {target.shadows}, {rounds} rounds each")
+        target.report_progress(f"shadows: run {s + 1} of {target.shadows}, {rounds} rounds each")
         until = time.monotonic() + (deadline - time.monotonic()) / target.shadows if s == 0 else float("inf")
         found, rounds = _shadow(target, extractor, images, has[s], rounds, until, s)
         for name, scores in found.items():

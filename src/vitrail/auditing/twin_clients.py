@@ -1,9 +1,8 @@
 """Twin clients: two data sets that differ by one unit of the claim, distinguished by whole replies.
 
-For mechanisms whose noise is added during a client's training: DP-SGD, and GS-WGAN's gradients. Where the unit is an
-example, one twin has one more image, a canary; where it is a client, one has black images and the other white ones.
-Weaker than canary gradients, which are the worst case, but an attack on the code that runs in deployment: noise that is
-drawn and not used is detected.
+For mechanisms whose noise is added during training (DP-SGD, GS-WGAN's gradients): one twin has one more image, or
+black images where the other has white ones. Weaker than canary gradients, but it runs the code of a deployment: noise
+that is drawn and not used is detected.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def attack(target: Target) -> Finding | None:
     for i, coin in enumerate(coins):
         if i >= 20 and time.monotonic() > until:
             break
-        target.tell(f"twin clients: {i} of {len(coins)}")
+        target.report_progress(f"twin clients: {i} of {len(coins)}")
         sent = reply(method, server, start, both[int(coin)], target.rng)
         scores.append(float((sent - middle) @ along))
     trial = Trial(np.array(scores), coins[: len(scores)])

@@ -24,7 +24,7 @@ def print_audit(audit: Audit, console: Console) -> None:
     for finding in audit.findings:
         if finding.cases:
             _print_table(console, *case_rows(finding.cases))
-            console.print(f"\nIn brackets: 95% intervals. {finding.picture}: {finding.caption}.\n", markup=False)
+            console.print(f"\nIn brackets: 95% intervals. {finding.image_file}: {finding.caption}.\n", markup=False)
     for finding in audit.findings:
         note = f" {finding.note.rstrip('.')}." if finding.note else ""
         console.print(f"{finding.attack}: {finding.about}.{note}", markup=False)

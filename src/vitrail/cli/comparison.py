@@ -68,7 +68,7 @@ def run_benchmark(
         displays.append(ProgressDisplay())
         return displays[-1]
 
-    def tell(text: str) -> None:
+    def report_progress(text: str) -> None:
         console.print(text, style="dim", markup=False)
 
     if preset not in PRESETS:
@@ -76,9 +76,9 @@ def run_benchmark(
     out.mkdir(parents=True, exist_ok=True)
     try:
         if images is not None:
-            found = [benchmark_images(images, data, preset, tell, settings.get("size"))]
+            found = [benchmark_images(images, data, preset, report_progress, settings.get("size"))]
         else:
-            found = benchmark(method, data, epsilons, seeds, out, preset, settings, watch, tell)
+            found = benchmark(method, data, epsilons, seeds, out, preset, settings, watch, report_progress)
     finally:
         for display in displays:
             display.stop()

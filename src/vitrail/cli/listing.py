@@ -25,7 +25,7 @@ TOPICS = {
     ),
     "run": "out engine workers timeout device grids eval_every tensorboard",
 }  # all other settings are shown under "training"
-_PAPER = re.compile(r"\s*\(paper: ([^)]*)\)")
+_SOURCE = re.compile(r"\s*\((paper: [^)]*|published code: [^)]*|ours)\)")
 
 
 def list_(
@@ -66,11 +66,12 @@ def _list_settings(method: str) -> None:
         for name, f in fields.items():
             if topic_of.get(name, "training") == topic:
                 text, default = f.description or "", f.get_default()
-                paper = _PAPER.search(text)
+                source = _SOURCE.search(text)
                 setting = f"{name}={'' if default is None else default}"
-                rows.append((setting, _PAPER.sub("", text), f"paper: {paper[1]}" if paper else ""))
+                rows.append((setting, _SOURCE.sub("", text), source[1] if source else ""))
         if rows:
             _print(topic, rows)
+    print("paper: value of the paper; ours: not in the paper; without a note: a default of Vitrail")
 
 
 def _print(title: str, rows: Iterable[tuple[str, ...]]) -> None:

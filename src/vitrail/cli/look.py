@@ -106,7 +106,7 @@ def report(
     out: Annotated[str | None, Option("-o", "--out", help="Page to write; by default RUN/report.html.")] = None,
     title: Annotated[str, Option(help="Title of the page.")] = "",
     public: Annotated[
-        bool, Option("--public", help="Leave out images from clients' personal models, to share the page.")
+        bool, Option("--public", help="Omit images from clients' personal models, to share the page.")
     ] = False,
 ) -> None:
     """Write a self-contained HTML page about one run, or comparing several.
@@ -118,9 +118,9 @@ def report(
     from vitrail.experiment.run_dir import RunDir
     from vitrail.report import write_report
 
-    place = Path(out) if out else RunDir(Path(runs[0])).report if len(runs) == 1 else Path("report.html")
-    write_report([Path(r) for r in runs], place, title, private=not public)
-    typer.echo(f"report: {place}")
+    path = Path(out) if out else RunDir(Path(runs[0])).report if len(runs) == 1 else Path("report.html")
+    write_report([Path(r) for r in runs], path, title, private=not public)
+    typer.echo(f"report: {path}")
 
 
 def export(

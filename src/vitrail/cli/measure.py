@@ -56,10 +56,16 @@ def evaluate(
     from vitrail.report import write_report
     from vitrail.report.evaluation import print_measures, show_clients
 
-    console, place = Console(highlight=False), RunDir(Path(model))
+    console, folder = Console(highlight=False), RunDir(Path(model))
     chosen = [name.strip() for name in metrics.split(",")] if metrics else None
     with Console(stderr=True).status("loading") as status:
-        how: dict[str, Any] = {"families": chosen, "n": n, "fid_n": fid_n, "seed": seed, "tell": status.update}
+        how: dict[str, Any] = {
+            "families": chosen,
+            "n": n,
+            "fid_n": fid_n,
+            "seed": seed,
+            "report_progress": status.update,
+        }
         if clients:
             if data is not None or best or ensemble:
                 raise VitrailError("--clients measures on the run's own data; remove --data, --best and --ensemble")
@@ -73,16 +79,16 @@ def evaluate(
     console.print(f"{model} against test images of {found.name}\n", markup=False)
     if clients:
         show_clients(columns, console)
-        write_evaluation(Path(out) if out else place.by_client, found, columns)
-        console.print(f"\nwritten to {out or place.by_client}", markup=False)
+        write_evaluation(Path(out) if out else folder.by_client, found, columns)
+        console.print(f"\nwritten to {out or folder.by_client}", markup=False)
         return
     print_measures(columns, console)
-    own = place.settings.exists() and data is None  # results on other data are not the run's own
+    own = folder.settings.exists() and data is None  # results on other data are not the run's own
     if out or own:
-        write_evaluation(Path(out) if out else place.evaluation, found, columns)
+        write_evaluation(Path(out) if out else folder.evaluation, found, columns)
     if own and not out:
-        write_report([place.path], place.report)
-        console.print(f"\nwritten to {place.evaluation} and {place.report}", markup=False)
+        write_report([folder.path], folder.report)
+        console.print(f"\nwritten to {folder.evaluation} and {folder.report}", markup=False)
 
 
 def compare(
@@ -116,17 +122,17 @@ def compare(
     exist stay in the table.
     """
     from vitrail.cli.comparison import run_comparison
-    from vitrail.experiment.compare import EvalConfig, entries, place_name
+    from vitrail.experiment.compare import EvalConfig, entries, folder_name
 
-    whats = [w for w in configs if "=" not in w]
-    if clients and (numbers := [w for w in whats if w.isdigit()]):
+    names = [w for w in configs if "=" not in w]
+    if clients and (numbers := [w for w in names if w.isdigit()]):
         raise VitrailError(f"--clients {numbers[0]}: settings are written without dashes: write clients={numbers[0]}")
     changed = parse_overrides([w for w in configs if "=" in w])
-    found = entries(whats, changed, only_)
-    place = Path(out or Path("runs") / ("compare-" + place_name(" ".join(Path(w).stem for w in whats))))
+    found = entries(names, changed, only_)
+    folder = Path(out or Path("runs") / ("compare-" + folder_name(" ".join(Path(w).stem for w in names))))
     how = EvalConfig(best, n, [name.strip() for name in metrics.split(",")], fid_n, clients)
     try:
-        done = run_comparison(found, _seeds(seeds), place, how)
+        done = run_comparison(found, _seeds(seeds), folder, how)
     except KeyboardInterrupt:
         typer.echo("\nInterrupted; all finished rounds are saved. The same command continues.", err=True)
         raise typer.Exit(130) from None
@@ -151,7 +157,7 @@ def benchmark(
     """Train a method at each ε and rank it as published private generators are ranked.
 
     Classifiers are trained on generated images only and tested on all real test images; FID, precision, recall and
-    coverage are against the training set. Published results on the same data stand next to it, with their source.
+    coverage are against the training set. Published results on the same data are in the same table, with their source.
 
     `vitrail benchmark mnist network=dense secagg_threshold=8 --epsilon 1,10 --seeds 3`
 
@@ -161,10 +167,10 @@ def benchmark(
     """
     from vitrail.cli.comparison import run_benchmark
 
-    place = Path(out or Path("runs") / f"benchmark-{data.replace(':', '-')}")
+    folder = Path(out or Path("runs") / f"benchmark-{data.replace(':', '-')}")
     try:
         run_benchmark(
-            method, data, _epsilons(epsilon), _seeds(seeds), place, preset, parse_overrides(overrides), images
+            method, data, _epsilons(epsilon), _seeds(seeds), folder, preset, parse_overrides(overrides), images
         )
     except KeyboardInterrupt:
         typer.echo("\nInterrupted; all finished rounds are saved. The same command continues.", err=True)

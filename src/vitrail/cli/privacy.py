@@ -71,7 +71,7 @@ def audit(
             users=users,
             rounds=rounds,
             seed=seed,
-            tell=status.update,
+            report_progress=status.update,
         )
     print_audit(found, console)
     path = Path(out) if out else place.audit

@@ -39,12 +39,29 @@ class Images:
         return len(self.pixels)
 
     def take(self, indices: NDArray[np.int64]) -> Images:
-        """Return the images at these positions, in this order."""
+        """Return the images at these positions, in this order.
+
+        Args:
+            indices: Positions of shape (m,).
+
+        Returns:
+            m images, with their labels and other columns.
+
+        Examples:
+            >>> images = Images(np.zeros((3, 1, 8, 8), np.uint8), labels=np.array([5, 6, 7]))
+            >>> images.take(np.array([2, 0])).labels.tolist()
+            [7, 5]
+        """
         taken: dict[str, Any] = {name: None if a is None else a[indices] for name, a in vars(self).items()}
         return Images(**taken)
 
     def without_labels(self) -> Images:
-        """Return the same images without labels."""
+        """Return the same images without labels.
+
+        Examples:
+            >>> Images(np.zeros((3, 1, 8, 8), np.uint8), labels=np.array([5, 6, 7])).without_labels().labels is None
+            True
+        """
         return replace(self, labels=None)
 
     def class_labels(self, classes: int) -> NDArray[np.int64]:
@@ -52,7 +69,13 @@ class Images:
         return self.labels if classes and self.labels is not None else np.zeros(len(self), np.int64)
 
     def digest(self) -> str:
-        """Return a hash of pixels and labels as hexadecimal digits."""
+        """Return a hash of pixels and labels as hexadecimal digits.
+
+        Examples:
+            >>> black, white = (Images(np.full((1, 1, 8, 8), value, np.uint8)) for value in (0, 255))
+            >>> black.digest() == black.digest(), black.digest() == white.digest()
+            (True, False)
+        """
         h = hashlib.blake2b(digest_size=16)
         for a in (self.pixels, self.labels):
             if a is not None:
@@ -96,5 +119,12 @@ class Dataset:
         return c, h, w
 
     def without_labels(self) -> Dataset:
-        """Return the same data set without labels."""
+        """Return the same data set without labels.
+
+        Examples:
+            >>> from vitrail.data import load
+            >>> digits = load("digits", size=8)
+            >>> len(digits.classes), digits.without_labels().classes
+            (10, ())
+        """
         return replace(self, train=self.train.without_labels(), test=self.test.without_labels(), classes=())

@@ -28,7 +28,7 @@ _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 def is_grey(image: Image.Image) -> bool:
-    """Return whether an image has one channel, apart from alpha."""
+    """Return whether an image has one channel, not counting alpha."""
     return image.mode in _GREY
 
 

@@ -38,6 +38,9 @@ def from_arrays(
         test_fraction: Without test images, probability that an image is held out, by a hash of its pixels; duplicates
             are on the same side.
 
+    Returns:
+        Square images of one size, as training and test images.
+
     Raises:
         VitrailError: If shapes, values or numbers of labels do not match.
 
@@ -62,6 +65,9 @@ def from_torch(
         name: Name of the data set in reports.
         size: Height and width of the result; None: 32.
         test_fraction: Without a test set, probability that an image is held out, by a hash of its pixels.
+
+    Returns:
+        Square images of one size, as training and test images.
 
     Raises:
         VitrailError: If the data set is empty, only some images have labels, or shapes or values are invalid.

@@ -22,6 +22,14 @@ class ReadRequest:
         test_fraction: Probability that an image is held out, if the data has no test set.
         home: Folder for downloads and caches.
         progress: Function that shows the progress; None: a bar on the terminal.
+
+    Examples:
+        >>> import numpy as np
+        >>> from vitrail.data.specs import parse_source
+        >>> request = ReadRequest(parse_source("digits"), 8, 0.5, Path("data"))
+        >>> data = request.dataset(Images(np.arange(640, dtype=np.uint8).reshape(10, 1, 8, 8)))
+        >>> data.name, len(data.train) + len(data.test)
+        ('digits', 10)
     """
 
     source: SourceSpec
@@ -31,11 +39,25 @@ class ReadRequest:
     progress: Progress | None = None
 
     def file(self, name: str) -> Path:
-        """Return the path of one of the source's official files; download it if it is missing."""
+        """Return the path of one of the source's official files; download it if it is missing.
+
+        Args:
+            name: Name of the file.
+
+        Raises:
+            VitrailError: If the file is missing and cannot be downloaded.
+        """
         return find(self.source.name, name, self.home, self.progress)
 
     def optional(self, name: str) -> Path | None:
-        """Return the path of a file that may be missing and is never downloaded."""
+        """Return the path of a file that may be missing and is never downloaded.
+
+        Args:
+            name: Name of the file.
+
+        Returns:
+            The path, or None if there is no such file.
+        """
         return present(self.source.name, name, self.home)
 
     def dataset(
@@ -54,6 +76,9 @@ class ReadRequest:
             classes: Names of the labels 0, 1, ...
             attributes: Names of the columns of `train.attributes`.
             groups: Names of the groups 0, 1, ...
+
+        Returns:
+            The data set, with the source's name.
         """
         split = OWN if test is not None else CONTENT
         if test is None:

@@ -1,9 +1,8 @@
 """Rounds without a barrier, for methods whose clients do not depend on each other (`Method.num_async_rounds`).
 
-A client gets its next request as soon as its reply is in the server's state, so a slow client delays no other. Rounds
-are finished in order, each when all its replies are in; the result has the bits of a barrier after every round.
-Replies are stored in a journal until the next checkpoint: a server that is killed repeats the rounds since then and
-reads them there, so a client is never more than one round ahead of the server.
+A client gets its next request as soon as its reply is in the server's state. Rounds are finished in order; the result
+has the bits of a barrier after every round. Replies are stored in a journal until the next checkpoint: a server that
+is killed reads them there, so a client is never more than one round ahead of the server.
 """
 
 from __future__ import annotations

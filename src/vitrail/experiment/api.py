@@ -34,6 +34,14 @@ def evaluate(
 
     Raises:
         VitrailError: If there is no model, or the data does not fit it.
+
+    Examples:
+        >>> import tempfile, vitrail
+        >>> run = vitrail.train("prism", data="digits", size=8, clients=2, rounds=1, local_steps=1, workers=1,
+        ...                     eval_every=0, out=tempfile.mkdtemp())
+        >>> measures = vitrail.evaluate(run, metrics=["pixels"], n=50)
+        >>> [m.name for m in measures]
+        ['ssim', 'nmse']
     """
     where = run.folder if isinstance(run, Run) else run
     _, columns = evaluate_stored(where, data, families=metrics, n=n)
@@ -67,6 +75,17 @@ def compare(
     Returns:
         One entry per method: its `name`, and per seed the folder in `runs` and the measures in `found`; `failed` has
         the errors.
+
+    Raises:
+        VitrailError: If a setting is wrong, or a folder in `out` has a run with other settings. An error of one run
+            is in `failed`, and the other runs continue.
+
+    Examples:
+        >>> import tempfile, vitrail
+        >>> found = vitrail.compare(["mdgan"], out=tempfile.mkdtemp(), metrics=["pixels"], n=20,
+        ...                         data="digits", size=8, clients=2, rounds=1, workers=1, eval_every=0)
+        >>> [(entry.name, len(entry.runs), entry.failed) for entry in found]
+        [('mdgan', 1, [])]
     """
     if given := [m for m in methods if isinstance(m, BaseMethod)]:
         raise VitrailError(f"{type(given[0]).__name__}(...) is an object; give its class, and settings by name")

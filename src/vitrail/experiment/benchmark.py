@@ -92,7 +92,7 @@ class Result:
 
 
 @dataclass
-class Published:
+class PublishedResult:
     """Published results of one method: percent accuracy and FID by data set and ε."""
 
     method: str
@@ -101,10 +101,10 @@ class Published:
     fid: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-def published() -> tuple[list[Published], str]:
+def published() -> tuple[list[PublishedResult], str]:
     """Return published results, and their source."""
     tree = tomllib.loads(files("vitrail.experiment").joinpath("published.toml").read_text("utf-8"))
-    return [Published(**row) for row in tree["rows"]], tree["source"]
+    return [PublishedResult(**row) for row in tree["rows"]], tree["source"]
 
 
 def benchmark(
@@ -116,7 +116,7 @@ def benchmark(
     preset: str = "cpu",
     settings: Mapping[str, Any] | None = None,
     watch: Callable[[str], Callback] = lambda _: Callback(),
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
     """Train and measure a method for each ε and seed; what is in `out` already is not repeated.
 
@@ -129,7 +129,7 @@ def benchmark(
         preset: One of PRESETS.
         settings: Other settings of the method.
         watch: Returns a callback that follows a run of this name.
-        tell: Called with a line of text on progress.
+        report_progress: Called with a line of text on progress.
 
     Raises:
         VitrailError: If a setting is wrong, or the data has no labels.
@@ -140,7 +140,7 @@ def benchmark(
     runs = [(e, seed, _settings(own, e, seed, out)) for seed in seeds for e in epsilons]
     for _, seed, s in runs:  # before anything is trained
         _check(s, seed)
-    return [_one(s, e, preset, watch, tell) for e, seed, s in runs]
+    return [_one(s, e, preset, watch, report_progress) for e, seed, s in runs]
 
 
 def _settings(own: Mapping[str, Any], epsilon: float | None, seed: int, out: Path) -> Settings:
@@ -166,14 +166,18 @@ def run_name(epsilon: float | None, seed: int) -> str:
 
 
 def _one(
-    s: Settings, epsilon: float | None, preset: str, watch: Callable[[str], Callback], tell: Callable[[str], None]
+    s: Settings,
+    epsilon: float | None,
+    preset: str,
+    watch: Callable[[str], Callback],
+    report_progress: Callable[[str], None],
 ) -> Result:
     """Train and measure one model, or what is missing of it."""
     folder = RunDir(Path(s.out))
-    file, started, begun = folder.path.with_suffix(".json"), _cpu_seconds(), folder.settings.exists()
+    file, start_seconds, resumed = folder.path.with_suffix(".json"), _cpu_seconds(), folder.settings.exists()
     if not folder.model.exists():
         follow = watch(folder.path.name)
-        _ = resume(folder.path, callbacks=[follow]) if begun else start_run(s, None, follow)
+        _ = resume(folder.path, callbacks=[follow]) if resumed else start_run(s, None, follow)
     claim = [entry for entry in read_ledger(folder.ledger) if "says" in entry][-1]
     if epsilon is not None and not (claim["private"] and claim["epsilon"] <= 1.001 * epsilon):
         stated = f"the ledger states: {claim['says']}"
@@ -181,13 +185,13 @@ def _one(
     key = {"model": file_digest(folder.model), "preset": preset, "vitrail": __version__}
     tree = _read(file)
     if tree.get("model") != key["model"]:
-        tree = {"cpu_seconds": None if begun else _cpu_seconds() - started}
+        tree = {"cpu_seconds": None if resumed else _cpu_seconds() - start_seconds}
         _write(file, {"model": key["model"], **tree})  # the time, in case measuring is interrupted
     generator = load_model(folder.model)
     if {**tree, **key} != tree:
         real = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
         check_fits(generator, real)
-        found = measure_images(_images_of(generator, PRESETS[preset].images), real, preset, tell)
+        found = measure_images(_images_of(generator, PRESETS[preset].images), real, preset, report_progress)
         tree |= {**key, "measures": [measure_to_tree(m) for m in found]}
         _write(file, tree)
     rows = folder.rows()
@@ -204,7 +208,11 @@ def _one(
 
 
 def benchmark_images(
-    spec: str, data: str, preset: str = "cpu", tell: Callable[[str], None] = lambda _: None, size: int | None = None
+    spec: str,
+    data: str,
+    preset: str = "cpu",
+    report_progress: Callable[[str], None] = lambda _: None,
+    size: int | None = None,
 ) -> Result:
     """Measure labelled images that were generated elsewhere.
 
@@ -212,7 +220,7 @@ def benchmark_images(
         spec: `npz:FILE`, `folder:PATH` or `hf:NAME`; images are resized to the size of the data.
         data: The data that they imitate.
         preset: One of PRESETS.
-        tell: Called with a line of text on progress.
+        report_progress: Called with a line of text on progress.
         size: Width and height in pixels; default: those of the data.
 
     Raises:
@@ -222,7 +230,7 @@ def benchmark_images(
     given = Samples.of(load_data(spec, size=real.shape[1]))
     check_fits(given, real)
     order = Rng((0,)).child("samples").numpy().permutation(len(given.images))[: PRESETS[preset].images]
-    return Result(None, 0, measure_images(given.images.take(order), real, preset, tell))
+    return Result(None, 0, measure_images(given.images.take(order), real, preset, report_progress))
 
 
 def _images_of(generator: Generator, n: int) -> Images:
@@ -232,30 +240,32 @@ def _images_of(generator: Generator, n: int) -> Images:
     return Images(np.concatenate([x for x, _ in parts]), torch.cat(labels).numpy() if labels else None)
 
 
-def measure_images(generated: Images, real: Dataset, preset: str, tell: Callable[[str], None]) -> list[Measure]:
+def measure_images(
+    generated: Images, real: Dataset, preset: str, report_progress: Callable[[str], None]
+) -> list[Measure]:
     """Return accuracies of classifiers trained on generated images, then distances to the training images.
 
     Args:
         generated: Labelled generated images.
         real: The real data; its whole test set is used.
         preset: One of PRESETS.
-        tell: Called with a line of text on progress.
+        report_progress: Called with a line of text on progress.
     """
     p = PRESETS[preset]
-    trained = train_on_generated(generated, real.test, len(real.classes), p.steps, tell=tell)
+    trained = train_on_generated(generated, real.test, len(real.classes), p.steps, report_progress=report_progress)
     found = measures(trained, len(generated))
     n = min(p.fid_images, len(generated), len(real.train))
     if n:
         with one_thread(), torch.no_grad():
             inception = load_inception_extractor()
             order = Rng((0,)).child("fid").numpy().permutation(len(real.train))[:n]
-            tell(f"features of {n:,} training images by Inception-v3, once")
+            report_progress(f"features of {n:,} training images by Inception-v3, once")
             distances = Distances(
                 inception, features_of(inception, real.train.take(np.sort(order))), "fid", probes=False
             )
             for at in range(0, n, BATCH):
                 distances.update(to_float(generated.pixels[at : min(at + BATCH, n)]), None)
-                tell(f"features of generated images by Inception-v3: {min(at + BATCH, n):,} of {n:,}")
+                report_progress(f"features of generated images by Inception-v3: {min(at + BATCH, n):,} of {n:,}")
             found += [m for m in distances.compute() if m.name in SHOWN]
     return found
 

@@ -39,7 +39,11 @@ class Callback:
         """
 
     def on_reply(self, result: RoundResult) -> None:
-        """Called after each reply of a client, with the result of the round so far."""
+        """Called after each reply of a client.
+
+        Args:
+            result: The result of the round so far.
+        """
 
     def on_round_end(self, result: RoundResult, row: dict[str, Any]) -> None:
         """Called after each round.
@@ -50,7 +54,11 @@ class Callback:
         """
 
     def on_run_end(self, run: Run) -> None:
-        """Called when the run is finished and its files are written."""
+        """Called when the run is finished and its files are written.
+
+        Args:
+            run: The finished run.
+        """
 
 
 class CallbackList(Callback):
@@ -111,7 +119,7 @@ def check_tensorboard() -> None:
     except ImportError:
         raise VitrailError(
             "tensorboard=true: TensorBoard is not installed; install it with `pip install 'vitrail[tensorboard]'`, "
-            "or leave the setting out"
+            "or remove the setting"
         ) from None
 
 

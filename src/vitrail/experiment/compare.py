@@ -41,6 +41,11 @@ class Entry:
         runs: The folders of its finished runs, one per seed.
         found: The measures of each of these runs, as `vitrail.evaluate` returns them.
         failed: What failed, one text per seed.
+
+    Examples:
+        >>> (entry,) = entries(["prism"], {"clients": 4})
+        >>> entry.name, entry.settings.clients, entry.runs
+        ('prism', 4, [])
     """
 
     name: str
@@ -63,7 +68,7 @@ class EvalConfig:
     clients: bool = False  # also evaluate every client's personal generator
 
 
-def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*") -> list[Entry]:
+def entries(names: Sequence[str], overrides: Mapping[str, Any], only: str = "*") -> list[Entry]:
     """The lines of a comparison from methods' names and files; a file's [[runs]] each make one.
 
     A table with methods' names, such as [prism] or ["fedavg, fedprox"], applies to their runs only. Every
@@ -77,14 +82,14 @@ def entries(whats: Sequence[str], overrides: Mapping[str, Any], only: str = "*")
     >>> [e.name for e in entries(["prism", "fedgan", "fedavg"], {"sync": "g"}, "fedg*")]
     ['fedgan']
     """
-    if not whats:
+    if not names:
         raise VitrailError("there is nothing to compare; name methods or files, such as `vitrail compare prism fedgan`")
     if given := [name for name in FREELY if name in overrides]:
         raise VitrailError(f"{given[0]} is set by the comparison; give --seeds and --out instead")
-    lines = [line for what in whats for line in _lines(what, overrides)]
-    names = [place_name(line.name) for line in lines]
-    for line, name in zip(lines, names, strict=True):
-        if names.count(name) > 1 or not name.strip("."):
+    lines = [line for name in names for line in _lines(name, overrides)]
+    folders = [folder_name(line.name) for line in lines]
+    for line, folder in zip(lines, folders, strict=True):
+        if folders.count(folder) > 1 or not folder.strip("."):
             raise VitrailError(f"a run is called {line.name!r}; give each [[runs]] a name of its own, with letters")
     found: list[Entry] = []
     chosen = _chosen(lines, only)
@@ -156,18 +161,18 @@ def _chosen(lines: Sequence[_Line], patterns: str) -> list[_Line]:
     return [line for line in lines if any(fnmatchcase(line.name, pattern) for pattern in wanted)]
 
 
-def place_name(name: str) -> str:
-    """A folder's name for a run's.
+def folder_name(name: str) -> str:
+    """Return the name of a run's folder.
 
-    >>> place_name("sync d&g, k = 2")
+    >>> folder_name("sync d&g, k = 2")
     'sync-d-g-k-2'
     """
     return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name).split())
 
 
-def place(entry: Entry, seed: int, out: Path) -> RunDir:
+def run_dir(entry: Entry, seed: int, out: Path) -> RunDir:
     """Return the folder of a run of the comparison."""
-    return RunDir(out / place_name(entry.name) / f"seed-{seed}")
+    return RunDir(out / folder_name(entry.name) / f"seed-{seed}")
 
 
 def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConfig) -> dict[str, str]:
@@ -176,18 +181,18 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConf
     if "fid" in families:
         load_inception_extractor()  # raises if its weights are missing
     if how.best and how.clients:
-        raise VitrailError("clients keep their last round alone; leave out --best, or --clients")
+        raise VitrailError("clients store the model of their last round only; remove --best or --clients")
     for entry in (e for e in found if e.wanted):
         if how.best and entry.settings.eval_every == 0:
-            raise VitrailError(f"{entry.name}: eval_every=0 keeps no best round; leave --best out, or measure some")
+            raise VitrailError(f"{entry.name}: eval_every=0 stores no best round; remove --best, or set eval_every")
         method = config.build_method(entry.settings, UNSET_TASK)
         if how.best and method.mechanism and not method.mechanism.assumed:  # assumed: no proven ε
             raise VitrailError(
-                f"{entry.name}: a private run keeps no best round, because choosing it by held-out images is not "
-                "covered by its ε; leave --best out"
+                f"{entry.name}: a private run stores no best round, because choosing it by held-out images is not "
+                "covered by its ε; remove --best"
             )
         for seed in seeds:
-            folder = place(entry, seed, out)
+            folder = run_dir(entry, seed, out)
             if folder.settings.exists() and (other := changed_settings(entry.settings, seed, folder)):
                 raise VitrailError(
                     f"{folder.path} was run with another {', '.join(other)}; give another --out, or remove it"
@@ -213,13 +218,13 @@ def compare(
     out: Path,
     how: EvalConfig,
     watch: Callable[[Entry, int], Callback],
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run and evaluate everything that is missing, seed by seed, so that an early stop leaves complete seeds."""
+    """Run and evaluate everything that is missing, seed by seed: after an early stop the first seeds are complete."""
     rulers = check(found, seeds, out, how)
     for seed in seeds:
         for entry in found:
-            folder = place(entry, seed, out)
+            folder = run_dir(entry, seed, out)
             settings = entry.settings.model_copy(update={"seed": seed, "out": str(folder.path)})
             there = folder.settings.exists()
             rounds = config.resolve(str(folder.settings), {}).rounds if there else settings.rounds
@@ -235,7 +240,7 @@ def compare(
                 entry.runs.append(folder.path)
             except (VitrailError, OSError, RuntimeError) as e:  # the other runs continue
                 entry.failed.append(f"{entry.name}, seed {seed}: {e}")
-                tell(f"failed: {entry.failed[-1]}")
+                report_progress(f"failed: {entry.failed[-1]}")
 
 
 def _measure(folder: RunDir, how: EvalConfig, ruler: str | None) -> list[Measure]:
@@ -243,8 +248,8 @@ def _measure(folder: RunDir, how: EvalConfig, ruler: str | None) -> list[Measure
     model = folder.best if how.best else folder.model
     if not model.exists():
         raise VitrailError(
-            f"{model} does not exist: a private run keeps no best round, nor does one with too few held-out images; "
-            "leave --best out"
+            f"{model} does not exist: a private run stores no best round, nor does one with too few held-out images; "
+            "remove --best"
         )
     stored = folder.path.with_suffix(".json")
     options: dict[str, Any] = {"families": list(how.families), "n": how.n, "fid_n": how.fid_n, "ruler": ruler}

@@ -40,7 +40,7 @@ def evaluate_stored(
     *,
     best: bool = False,
     ensemble: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
     families: Iterable[str] | None = None,
     **more: Any,
 ) -> tuple[Dataset, list[Column]]:
@@ -51,7 +51,7 @@ def evaluate_stored(
         data: Data to evaluate on; default: that of the run.
         best: Also evaluate the run's best round.
         ensemble: Also evaluate the run's ensemble of masks.
-        tell: Called with the name of each model.
+        report_progress: Called with the name of each model.
         families: Metrics; default: those that suit the model.
         **more: Options of `vitrail.metrics.evaluation.evaluate`.
 
@@ -64,25 +64,25 @@ def evaluate_stored(
     where = Path(where)
     run = where.is_dir()
     if (best or ensemble) and not run:
-        raise VitrailError(f"{where}: --best and --ensemble are for a run's folder; give the folder, or leave them out")
-    place = RunDir(where)
-    files = {"stored model": place.model if run else where}
-    files |= {"best round": place.best} if best else {}
-    files |= {ENSEMBLE: place.path / "ensemble.safetensors"} if ensemble else {}
-    models = {name: _load(place, name, path) for name, path in files.items()}
+        raise VitrailError(f"{where}: --best and --ensemble are for a run's folder; give the folder, or remove them")
+    run_dir = RunDir(where)
+    files = {"stored model": run_dir.model if run else where}
+    files |= {"best round": run_dir.best} if best else {}
+    files |= {ENSEMBLE: run_dir.path / "ensemble.safetensors"} if ensemble else {}
+    models = {name: _load(run_dir, name, path) for name, path in files.items()}
     found = data if isinstance(data, Dataset) else _data(where, next(iter(models.values())), data)
     chosen = None if families is None else check_metrics(families)
     options = {"families": chosen, **more}
     columns = []
     for name, model in models.items():
-        tell(name)
+        report_progress(name)
         classifier = model if isinstance(model, Classifier) else None
-        if run and name == "stored model" and (place.path / "classifier.safetensors").exists():
-            classifier = load_classifier(place.path)
+        if run and name == "stored model" and (run_dir.path / "classifier.safetensors").exists():
+            classifier = load_classifier(run_dir.path)
         measures: list[Measure] = []
         drawn = None if chosen is None else [f for f in chosen if f != "classifier"]
         if isinstance(model, Generator) and drawn != []:
-            measures += evaluate(model, found, families=drawn, tell=tell, **more)
+            measures += evaluate(model, found, families=drawn, report_progress=report_progress, **more)
         if classifier and (chosen is None or "classifier" in chosen):
             measures.append(_accuracy(classifier, found))
         if public_name(found.name) == model.about.get("data"):
@@ -90,7 +90,7 @@ def evaluate_stored(
         if not measures:
             did = "made no classifier" if isinstance(model, Generator) else "is a classifier, which generates no images"
             named = ", ".join(chosen or [])
-            raise VitrailError(f"{where}: it {did}, so {named} cannot be measured; leave --metrics out")
+            raise VitrailError(f"{where}: it {did}, so {named} cannot be measured; remove --metrics")
         columns.append(Column(name, files[name].name, file_digest(files[name]), options, measures))
     return found, columns
 
@@ -105,11 +105,11 @@ def _accuracy(classifier: Classifier, data: Dataset) -> Measure:
         return accuracy(classifier.net, test)
 
 
-def _load(place: RunDir, name: str, path: Path) -> Generator | Classifier:
+def _load(run_dir: RunDir, name: str, path: Path) -> Generator | Classifier:
     if not path.exists() and name != "stored model":
-        raise VitrailError(f"there is no {path}: this run stored no {name.partition(' (')[0]}; leave the option out")
-    if not path.exists() and place.settings.exists():
-        raise VitrailError(f"{place.path} has no model yet: `vitrail resume {place.path}` finishes the run")
+        raise VitrailError(f"there is no {path}: this run stored no {name.partition(' (')[0]}; remove the option")
+    if not path.exists() and run_dir.settings.exists():
+        raise VitrailError(f"{run_dir.path} has no model yet: `vitrail resume {run_dir.path}` finishes the run")
     return load_classifier(path) if kind_of(path) == "classifier" else load(path)
 
 
@@ -126,10 +126,10 @@ def _data(where: Path, model: Generator | Classifier, named: str | None) -> Data
 
 def _settings(where: Path, data: str) -> Settings | None:
     """The settings of the run that a model belongs to: of its folder, if they speak of the same data."""
-    place = RunDir(where if where.is_dir() else where.parent)
-    if not place.settings.exists():
+    run_dir = RunDir(where if where.is_dir() else where.parent)
+    if not run_dir.settings.exists():
         return None
-    settings = config.resolve(str(place.settings), {})
+    settings = config.resolve(str(run_dir.settings), {})
     return settings if where.is_dir() or public_name(settings.data) == data else None
 
 
@@ -137,7 +137,7 @@ def evaluate_clients(
     run: str | Path,
     *,
     families: Sequence[str] | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
     stored: Path | None = None,
     **more: Any,
 ) -> tuple[Dataset, list[Column]]:
@@ -146,7 +146,7 @@ def evaluate_clients(
     Args:
         run: The run's folder.
         families: Metrics; only those in FAMILIES are computed.
-        tell: Called with the name of each client.
+        report_progress: Called with the name of each client.
         stored: A file of earlier results; those of the same model and options are read from it.
         **more: Options of `vitrail.metrics.evaluation.evaluate`.
 
@@ -156,36 +156,36 @@ def evaluate_clients(
     Raises:
         VitrailError: If the run is not finished, or no metric is left.
     """
-    place = RunDir(Path(run))
-    if not place.settings.exists() or not place.model.exists():
+    run_dir = RunDir(Path(run))
+    if not run_dir.settings.exists() or not run_dir.model.exists():
         raise VitrailError(f"{run}: --clients needs the folder of a finished run, with its clients/")
     chosen = [f for f in families if f in FAMILIES] if families else ["fd-vitrail"]
     if not chosen:
         raise VitrailError(
             f"--clients: use {' and '.join(FAMILIES)}, not {', '.join(families or [])}; name one of them"
         )
-    s = config.resolve(str(place.settings), {})
+    s = config.resolve(str(run_dir.settings), {})
     data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
     columns = []
-    for name, domain in _clients(place, s.partition).items():
-        tell(name)
-        file, options = private_file(place.clients, name), {"families": chosen, **more}
+    for name, domain in _clients(run_dir, s.partition).items():
+        report_progress(name)
+        file, options = private_file(run_dir.clients, name), {"families": chosen, **more}
         found = read_measures(stored, file, options) if stored else None
         if found is None:
             own = replace(data, test=transformed_test_images(data, domain, s.seed)) if domain else data
-            found = evaluate(load_of_client(run, name), own, families=chosen, tell=tell, **more)
-            found = with_note(found, not_held_out(data, place.split))
+            found = evaluate(load_of_client(run, name), own, families=chosen, report_progress=report_progress, **more)
+            found = with_note(found, not_held_out(data, run_dir.split))
         columns.append(Column(name, f"clients/{file.name}", file_digest(file), options, found))
     return data, columns
 
 
-def _clients(place: RunDir, partition: str) -> dict[str, str]:
+def _clients(run_dir: RunDir, partition: str) -> dict[str, str]:
     """The clients with private files, and their domains; empty: test images are used without a transform."""
     domains = parse_partition(partition).domains
-    names = [unquote(p.stem) for p in sorted(place.clients.glob("*.safetensors"))]
+    names = [unquote(p.stem) for p in sorted(run_dir.clients.glob("*.safetensors"))]
     if not names:
         raise VitrailError(
-            f"{place.clients} has no private files, so no client has a personal generator; leave --clients out"
+            f"{run_dir.clients} has no private files, so no client has a personal generator; remove --clients"
         )
     return {name: name for name in domains if name in names} or dict.fromkeys(names, "")
 

@@ -42,7 +42,7 @@ def load_personal(run: str | Path, client: str) -> Generator:
     if not own:
         method = config.resolve(str(RunDir(Path(run)).settings), {}).method
         raise VitrailError(
-            f"--client {client}: clients of method={method} have no personal generators; leave --client out"
+            f"--client {client}: clients of method={method} have no personal generators; remove --client"
         )
     return generator
 
@@ -81,17 +81,17 @@ def load_of_client(run: str | Path, client: str) -> Generator:
 
 
 def _of_client(run: str | Path, client: str) -> tuple[Generator, bool]:
-    place = RunDir(Path(run))
-    if not place.settings.exists():
+    run_dir = RunDir(Path(run))
+    if not run_dir.settings.exists():
         raise VitrailError(f"--client {client}: {run} is not a run's folder; give the one that contains clients/")
-    private = private_file(place.clients, client)
+    private = private_file(run_dir.clients, client)
     if not private.exists():
-        known = sorted(p.stem for p in place.clients.glob("*.safetensors"))
-        raise VitrailError(f"--client {client}: it has no private file in {place.clients}; {nearest(client, known)}")
-    settings = config.resolve(str(place.settings), {})
-    shared = load(place.model)
+        known = sorted(p.stem for p in run_dir.clients.glob("*.safetensors"))
+        raise VitrailError(f"--client {client}: it has no private file in {run_dir.clients}; {nearest(client, known)}")
+    settings = config.resolve(str(run_dir.settings), {})
+    shared = load(run_dir.model)
     method = config.build_method(settings, Task(shared.shape, len(shared.classes), settings.rounds, settings.clients))
-    server, own = store.load(place.checkpoint)["federation"]["server"], store.load(private)["state"]
+    server, own = store.load(run_dir.checkpoint)["federation"]["server"], store.load(private)["state"]
     made, plain = method.export_models(server, own).get("generator"), method.export_models(server).get("generator")
     if made is None or not own or (plain and store.tree_digest(made.tree) == store.tree_digest(plain.tree)):
         return shared, False

@@ -194,7 +194,7 @@ def _load(s: Settings, given: Any) -> Dataset:
             raise VitrailError("this run was started with data from Python; pass the same data again with data=")
         if s.data == NODES:
             raise VitrailError(
-                "data=nodes stands for the data of a deployment's nodes: start or continue such a run with `flwr run` "
+                "data=nodes means the data of a deployment's nodes: start or continue such a run with `flwr run` "
                 "(see docs/how-to/deploy.md), or name data that is available here"
             )
         return load_data(s.data, size=s.size, test_fraction=s.test_fraction)
@@ -265,15 +265,15 @@ def _load_start(s: Settings) -> tuple[store.State | None, str]:
     """The last server state of the run that `init_from` names, and a digest of its checkpoint."""
     if s.init_from is None:
         return None, ""
-    place = RunDir(Path(s.init_from))
-    if not place.checkpoint.exists():
+    run_dir = RunDir(Path(s.init_from))
+    if not run_dir.checkpoint.exists():
         raise VitrailError(
             f"init_from={s.init_from}: there is no checkpoint; give the folder of a run that has finished a round"
         )
-    was = config.resolve(str(place.settings), {}).method
+    was = config.resolve(str(run_dir.settings), {}).method
     if was != s.method:
         raise VitrailError(
             f"init_from={s.init_from}: that run is of method {was}, this one of {s.method}; give one of the same method"
         )
-    state: store.State = store.load(place.checkpoint)["federation"]["server"]
-    return state, digest(place.checkpoint.read_bytes()).hex()
+    state: store.State = store.load(run_dir.checkpoint)["federation"]["server"]
+    return state, digest(run_dir.checkpoint.read_bytes()).hex()

@@ -89,5 +89,5 @@ def check_processes(settings: Settings) -> None:
     elif settings.workers != "auto" and settings.workers > 1 and (local := local_entries(settings)):
         raise VitrailError(
             f"workers={settings.workers}: worker processes cannot import {', '.join(local)}, which is defined in a "
-            f"script, notebook or function; move it to a module, or leave workers out to use one process"
+            f"script, notebook or function; move it to a module, or omit workers to use one process"
         )

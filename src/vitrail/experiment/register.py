@@ -115,6 +115,25 @@ def register_features(name: str, summary: str = "") -> Callable[[T], T]:
 
     Returns:
         A decorator that registers a class and returns it unchanged.
+
+    Examples:
+        >>> import tempfile, torch, vitrail
+        >>> from pathlib import Path
+        >>> from safetensors.torch import save_file
+        >>> from vitrail.nets.feature_network import LayerPlan
+        >>> from vitrail.nets.features import FeatureNetwork, load_features
+        >>> file = Path(tempfile.mkdtemp()) / "edges.safetensors"
+        >>> save_file({"features.0.weight": torch.randn(8, 3, 3, 3), "features.0.bias": torch.zeros(8)}, file)
+        >>> @vitrail.register_features("edges", "one random layer, trained on nothing")
+        ... class Edges(FeatureNetwork):
+        ...     plan = LayerPlan(((8,),), "average")
+        ...     trained_on = "nothing"
+        ...
+        ...     @classmethod
+        ...     def weights(cls, home):
+        ...         return file
+        >>> load_features("edges").dim((1, 8, 8))
+        512
     """
     return _register("vitrail.nets.features:FEATURES", name, summary)
 
@@ -130,6 +149,25 @@ def register_metric(name: str, summary: str = "") -> Callable[[T], T]:
 
     Returns:
         A decorator that registers a class or function and returns it unchanged.
+
+    Examples:
+        >>> import vitrail
+        >>> from vitrail.data import load
+        >>> from vitrail.metrics.evaluation import evaluate
+        >>> from vitrail.metrics.samples import Samples
+        >>> @vitrail.register_metric("darkest", "smallest pixel of the generated images")
+        ... class Darkest:
+        ...     def __init__(self, context):
+        ...         self.darkest = 1.0
+        ...
+        ...     def update(self, images, labels):
+        ...         self.darkest = min(self.darkest, float(images.min()))
+        ...
+        ...     def compute(self):
+        ...         return self.darkest
+        >>> digits = load("digits", size=8)
+        >>> [(m.name, m.value) for m in evaluate(Samples.of(digits), digits, 100, ["darkest"])]
+        [('darkest', -1.0)]
     """
     return _register("vitrail.metrics.registry:METRICS", name, summary)
 
@@ -217,6 +255,27 @@ def register_model_kind(name: str, summary: str = "") -> Callable[[T], T]:
 
     Returns:
         A decorator that registers a class and returns it unchanged.
+
+    Examples:
+        >>> import torch, vitrail
+        >>> from vitrail.models.kinds import ModelKind
+        >>> from vitrail.models.model_file import open_model
+        >>> class Noise(torch.nn.Module):
+        ...     def __init__(self, shape):
+        ...         super().__init__()
+        ...         self.z, self.shape = shape[0] * shape[1] * shape[2], shape
+        ...         self.scale = torch.nn.Parameter(torch.ones(1))
+        ...
+        ...     def forward(self, z, labels=None):
+        ...         return torch.tanh(self.scale * z).view(-1, *self.shape)
+        >>> @vitrail.register_model_kind("noise", "noise of one trained scale")
+        ... class NoiseKind(ModelKind):
+        ...     @classmethod
+        ...     def network(cls, tree):
+        ...         return Noise(tuple(tree["shape"]))
+        >>> tree = {"shape": [1, 8, 8], "classes": 0, "weights": Noise((1, 8, 8)).state_dict()}
+        >>> open_model(vitrail.Model("noise", tree), []).sample(3).shape
+        torch.Size([3, 1, 8, 8])
     """
     return _register("vitrail.models.kinds:MODEL_KINDS", name, summary)
 
@@ -230,6 +289,15 @@ def register_mechanism(name: str, summary: str = "") -> Callable[[T], T]:
 
     Returns:
         A decorator that registers a function and returns it unchanged.
+
+    Examples:
+        >>> import vitrail
+        >>> from vitrail.privacy.policy import from_config
+        >>> @vitrail.register_mechanism("laplace-sums", "Laplace noise on clipped sums")
+        ... def add_laplace(sums, scale, draw):
+        ...     return sums + draw.laplace(scale=scale, size=sums.shape)
+        >>> from_config({"accept": "laplace-sums", "max-epsilon": 2.0}).accept
+        ('laplace-sums',)
     """
     return _register("vitrail.privacy.mechanism:MECHANISMS", name, summary)
 

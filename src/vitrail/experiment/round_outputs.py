@@ -68,7 +68,7 @@ def evaluate_round(
 def _save_models(
     plan: Plan,
     fed: Federation,
-    places: dict[str, Path],
+    paths: dict[str, Path],
     rows: Sequence[dict[str, Any]],
     more: dict[str, Any],
     ledger: RunLedger,
@@ -96,7 +96,7 @@ def _save_models(
     if plan.notes and not ledger.private:  # notes may name counts or pixels, which no ε covers
         about["notes"] = list(plan.notes)
     models = plan.method.export_models(fed.server)
-    for name, path in places.items():
+    for name, path in paths.items():
         model = models[name]
         own = dict(about | more)
         if model.unprotected:
@@ -113,9 +113,9 @@ def finish(plan: Plan, fed: Federation, metrics: RoundMetrics | None, ledger: Ru
     model = "generator" if "generator" in models else "classifier"
     # The model last: if it exists, so do all other files.
     names = sorted(models, key=lambda n: n == model)
-    places = {n: folder.model if n == model else folder.path / f"{n}.safetensors" for n in names}
+    paths = {n: folder.model if n == model else folder.path / f"{n}.safetensors" for n in names}
     ruler = {"ruler": metrics.ruler} if metrics and model == "generator" else {}
-    _save_models(plan, fed, places, folder.rows(), ruler, ledger)
+    _save_models(plan, fed, paths, folder.rows(), ruler, ledger)
     if model == "generator":
         generator = load(folder.model)
         generator.grid(folder.path / "samples.png", generator.page)

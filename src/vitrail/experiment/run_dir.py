@@ -164,6 +164,13 @@ class Run:
         folder: The run's folder.
         settings: Its resolved settings.
         rows: One dict per round: the lines of metrics.jsonl.
+
+    Examples:
+        >>> import tempfile, vitrail
+        >>> run = vitrail.train("prism", data="digits", size=8, clients=2, rounds=1, local_steps=1, workers=1,
+        ...                     eval_every=0, out=tempfile.mkdtemp())
+        >>> run.rows[0]["replied"], run.privacy, run.generator.shape
+        (2, 'not private: no noise was added', (1, 8, 8))
     """
 
     folder: Path

@@ -113,17 +113,33 @@ def resume(
         workers: Number of worker processes, if it should change.
         callbacks: Objects that follow the run, or names of registered callbacks.
 
+    Returns:
+        The finished run.
+
     Raises:
         VitrailError: If the folder has no run, or the run was made with other data.
+
+    Examples:
+        >>> import tempfile, vitrail
+        >>> class Interrupt(vitrail.Callback):
+        ...     def on_round_end(self, result, row):
+        ...         raise KeyboardInterrupt
+        >>> folder = tempfile.mkdtemp()
+        >>> try:
+        ...     vitrail.train("prism", data="digits", size=8, clients=2, rounds=2, local_steps=1, workers=1,
+        ...                   eval_every=0, out=folder, callbacks=[Interrupt()])
+        ... except KeyboardInterrupt:
+        ...     print(len(vitrail.resume(folder).rows), "rounds")
+        2 rounds
     """
-    place = RunDir(Path(folder))
-    if not place.settings.exists():
+    run_dir = RunDir(Path(folder))
+    if not run_dir.settings.exists():
         raise VitrailError(f"{folder} has no run (no settings.toml); give the folder that `vitrail run` printed")
-    if place.nodes.exists():
+    if run_dir.nodes.exists():
         raise VitrailError(f"{folder} is a run over nodes; continue it with `flwr run` (see docs/how-to/deploy.md)")
     overrides: dict[str, Any] = {"out": str(folder)} | ({} if workers is None else {"workers": workers})
-    plan = prepare(config.resolve(str(place.settings), overrides), data)
-    with place.locked():
+    plan = prepare(config.resolve(str(run_dir.settings), overrides), data)
+    with run_dir.locked():
         return run_rounds(plan, engine_for, build_callbacks(callbacks))
 
 

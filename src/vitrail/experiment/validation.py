@@ -94,7 +94,7 @@ def cross_checks(v: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(name, v[name], str(e).partition(": ")[2] or str(e))
     clients, per_round = v.get("clients"), v.get("clients_per_round")
     if isinstance(clients, int) and isinstance(per_round, int) and per_round > clients:
-        yield Problem("clients_per_round", per_round, f"more than the clients ({clients}); leave it out to select all")
+        yield Problem("clients_per_round", per_round, f"more than the clients ({clients}); omit it to select all")
     requested = per_round or clients
     if isinstance(requested, int) and isinstance(v.get("quorum"), int) and v["quorum"] > requested:
         yield Problem("quorum", v["quorum"], f"more than the clients per round ({requested})")

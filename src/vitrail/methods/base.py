@@ -46,10 +46,14 @@ def setting(default: T, description: str, *, check: Callable[[str], str] | None 
 
     Args:
         default: The field's default.
-        description: One line; "(paper: VALUE)" shows the paper's value.
+        description: One line. It may end with the paper's value, "(paper: VALUE)", that of its published code,
+            "(published code: VALUE)", or "(ours)" for a setting that the paper does not have.
         check: Returns the value or raises ValueError. With the `check` of a registry the setting is one of its names,
             or, from Python, a class.
         **bounds: `ge`, `gt`, `le` or `lt`.
+
+    Returns:
+        A dataclass field.
 
     Examples:
         >>> from vitrail.experiment.settings import settings_model
@@ -77,6 +81,25 @@ class BaseMethod(ABC):
 
     Return a new state; never change `server`, a client's state or another argument in place. A discarded round and a
     refused reply must leave no trace.
+
+    Args:
+        task: Image shape, number of classes, rounds and clients; the run sets it.
+
+    Examples:
+        One round with one client, without an engine:
+
+        >>> from vitrail.methods.baselines.fedavg import FedAvg
+        >>> method = FedAvg(Task((1, 8, 8), classes=2, rounds=1, clients=1), local_steps=1)
+        >>> server = method.server_init(Rng((0,)))
+        >>> request = method.broadcast(server, "a", full=True)
+        >>> message = ServerMessage(0, {name: array for name, (_, array) in request.parts.items()})
+        >>> images = Images(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1]))
+        >>> state, reply = method.client_round(method.client_init("a", Rng((1,))), message, images, Rng((2,)))
+        >>> sorted(reply.parts) == sorted(method.reply_spec())
+        True
+        >>> server = method.finish_round(server, Sums(reply.parts, clients=1), Rng((3,)))
+        >>> method.export_models(server)["classifier"].kind
+        'classifier'
     """
 
     task: Task = field(default=UNSET_TASK, kw_only=True, repr=False)
@@ -99,6 +122,9 @@ class BaseMethod(ABC):
         """Declare every part of a reply, by name.
 
         Parts named `metric.*` are averaged over clients and written to the run's metrics.
+
+        Returns:
+            The declaration of each part.
         """
 
     @abstractmethod
@@ -109,6 +135,9 @@ class BaseMethod(ABC):
             rng: Source of randomness.
             data: The server's own images, with `server_fraction=`.
             start: The server's last state of an earlier run, with `init_from=`.
+
+        Returns:
+            Arrays and plain values, by name.
         """
 
     @abstractmethod
@@ -119,6 +148,9 @@ class BaseMethod(ABC):
             server: The server's state.
             client: The client's name.
             full: Whether the client has no state of this run yet, so the request must contain all it needs.
+
+        Returns:
+            The parts to send, with the codec of each.
         """
 
     @abstractmethod
@@ -138,9 +170,17 @@ class BaseMethod(ABC):
 
     @abstractmethod
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
-        """Return the server's state after a round, from the sums of all replies. Not finite: the round is discarded.
+        """Return the server's state after a round, from the sums of all replies.
 
         Return a new state; never change `server` in place, or a discarded round is not discarded.
+
+        Args:
+            server: The server's state, with the "each" parts that `receive` added.
+            sums: The sums of the "sum" parts, and the number of clients that they include.
+            rng: Source of randomness.
+
+        Returns:
+            The new state; if it is not finite, the round is discarded.
         """
 
     @abstractmethod
@@ -150,6 +190,9 @@ class BaseMethod(ABC):
         Args:
             server: The server's state.
             client: A client's private state, for that client's personal models.
+
+        Returns:
+            The models by name.
         """
 
     @property
@@ -218,15 +261,36 @@ class BaseMethod(ABC):
 
         Args:
             data: Name of the dataset.
+
+        Returns:
+            Values by the name of the setting.
         """
         return {}
 
     def with_client_overrides(self, wishes: Mapping[str, str]) -> Self:  # noqa: ARG002
-        """Return the method with settings that the owner of a client chose; unknown ones are ignored."""
+        """Return the method with settings that the owner of a client chose; unknown ones are ignored.
+
+        Args:
+            wishes: Values by the name of the setting, such as `{"discriminator": "dense:64"}` of a node's config.
+
+        Returns:
+            The method with which this client answers.
+
+        Raises:
+            VitrailError: If a value is not valid.
+        """
         return self
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
-        """Return a client's first private state."""
+        """Return a client's first private state.
+
+        Args:
+            client: The client's name.
+            rng: Source of randomness, different for each client.
+
+        Returns:
+            Arrays and plain values, by name; they are stored on the client only.
+        """
         return {}
 
     def start_round(self, server: State, clients: Sequence[str], rng: Rng) -> tuple[State, Sequence[str]]:  # noqa: ARG002
@@ -247,6 +311,14 @@ class BaseMethod(ABC):
 
         Never change `server` in place, or a refused reply leaves a trace.
 
+        Args:
+            server: The server's state.
+            client: The client's name.
+            parts: The client's "each" parts, by name, checked against `reply_spec`.
+
+        Returns:
+            The new state.
+
         Raises:
             Malformed: To refuse the reply: the client is excluded from the round, and its sums with it.
         """
@@ -263,6 +335,9 @@ class BaseMethod(ABC):
         Args:
             server: The server's state.
             client: The client's private state; None: the private networks before the first round.
+
+        Returns:
+            The generator as a `Model`, and both discriminators as torch modules.
         """
         raise NotImplementedError(f"{type(self).__name__} does not separate content from style")
 

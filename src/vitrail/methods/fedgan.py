@@ -45,31 +45,31 @@ class FedGan(gan.PrivateGan):
 
     sync: Literal["d&g", "g", "d", "none"] = setting("d&g", "networks that clients take back (paper: d&g)")
     upload: Literal["both", "synced"] = setting("both", "upload both networks, or the synchronized ones (paper: both)")
-    width: int = setting(32, "channels of the layer nearest to the image", ge=4, le=512)
-    latent_dim: int = setting(100, "dimensions of the noise z", ge=1, le=4096)
+    width: int = setting(32, "channels of the layer nearest to the image (paper: no value)", ge=4, le=512)
+    latent_dim: int = setting(100, "dimensions of the noise z (paper: no value)", ge=1, le=4096)
     local_epochs: int = setting(1, "passes over a client's images in a round (paper: 1)", ge=1)
     batch_size: int = setting(
         64, "images per step; dp-sgd: fakes per step, and divisor of gradient sums (paper: 64)", ge=2
     )
     lr: float = setting(2e-4, "Adam's learning rate (paper: 0.0002)", gt=0, le=1e3)
-    beta1: float = setting(0.5, "Adam's β1; DCGAN uses 0.5", ge=0, lt=1)
+    beta1: float = setting(0.5, "Adam's β1; DCGAN uses 0.5 (paper: no value)", ge=0, lt=1)
     g_loss: Literal["nonsaturating", "minimax"] = setting("nonsaturating", "the generator's loss (paper: minimax)")
     weighting: Literal["examples", "uniform"] = setting(
         "examples", "weight of a client in the mean; with privacy always uniform (paper: uniform)"
     )
-    wire_dtype: Literal["float32", "float16"] = setting("float32", "number format of weights in messages")
+    wire_dtype: Literal["float32", "float16"] = setting("float32", "number format of weights in messages (ours)")
     privacy: Literal["none", "dp-sgd", "dp-fedavg"] = setting(
-        "none", "dp-sgd: clients noise D's gradients; dp-fedavg: the server noises the sum of updates"
+        "none", "dp-sgd: clients noise D's gradients; dp-fedavg: the server noises the sum of updates (paper: none)"
     )
     d_norm: Literal["auto", "batch", "group"] = setting(
-        "auto", "normalization in D; auto: group with privacy, else batch"
+        "auto", "normalization in D; auto: group with privacy, else batch (paper: batch)"
     )
     max_grad_norm: float = setting(
-        1.0, "privacy: largest norm of one image's gradient, or one client's update", ge=1e-6, le=1e4
+        1.0, "privacy: largest norm of one image's gradient, or one client's update (ours)", ge=1e-6, le=1e4
     )
-    sample_rate: float = setting(0.05, "dp-sgd: probability of an image to be in a step; public", gt=0, le=1)
-    dp_steps: int = setting(20, "dp-sgd: steps of D per round", ge=1)
-    d_steps: int = setting(4, "dp-sgd: steps of D per step of G", ge=1)
+    sample_rate: float = setting(0.05, "dp-sgd: probability of an image to be in a step; public (ours)", gt=0, le=1)
+    dp_steps: int = setting(20, "dp-sgd: steps of D per round (ours)", ge=1)
+    d_steps: int = setting(4, "dp-sgd: steps of D per step of G (ours)", ge=1)
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 60}
     mechanisms: ClassVar[tuple[str, ...]] = tuple(MECHANISMS)

@@ -54,7 +54,7 @@ class GsWgan(gan.GeneratorOnServer, PrivateMethod):
     )
     active_clients: int = setting(1, "clients that take part in a round, in turn (paper: 1)", ge=1)
     batch_size: int = setting(32, "fakes whose gradients are returned, B", ge=2)
-    num_fakes: int = setting(128, "fakes sent to a client, including the batch", ge=2)
+    num_fakes: int = setting(128, "fakes sent to a client, including the batch (ours)", ge=2)
     d_steps: int = setting(10, "steps of a critic per round", ge=1)
     d_batch_size: int = setting(32, "real images, and fakes, per step of a critic", ge=1)
     gradient_penalty: float = setting(10.0, "weight of the critic's gradient penalty, λ (paper: 10)", ge=0, le=1e6)
@@ -71,7 +71,7 @@ class GsWgan(gan.GeneratorOnServer, PrivateMethod):
     # -- Algorithm 1: initialize θ_D of each critic, and θ_G --------------------------------------------------------
 
     def client_init(self, client: str, rng: Rng) -> State:  # noqa: ARG002
-        """Initialize θ_D of D_k (its warm start is left out)."""
+        """Initialize θ_D of D_k (without the warm start)."""
         return {"critic": to_vector(initialise(self.critic(), rng.torch())), "adam": None}
 
     def server_init(self, rng: Rng, data: Images | None = None, start: State | None = None) -> State:  # noqa: ARG002

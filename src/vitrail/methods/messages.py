@@ -40,6 +40,10 @@ class Task:
         aggregation: How the server averages over clients.
         trim: Share of the replies removed at each end, for `aggregation="trimmed_mean"`.
         images: Largest number of images of any client, where the server knows it; 0 if unknown.
+
+    Examples:
+        >>> Task((1, 32, 32), classes=10, rounds=12, clients=8).noise_source
+        'seed'
     """
 
     shape: tuple[int, int, int]
@@ -92,7 +96,16 @@ class PartSpec:
     shape: tuple[int | None, ...] = (None,)
 
     def has_shape(self, shape: tuple[int, ...]) -> bool:
-        """Return whether an array of this shape matches the declaration."""
+        """Return whether an array of this shape matches the declaration.
+
+        Args:
+            shape: Shape of a decoded array.
+
+        Examples:
+            >>> images = PartSpec("each", "bytes", None, shape=(None, 1, 8, 8))
+            >>> images.has_shape((5, 1, 8, 8)), images.has_shape((5, 3, 8, 8))
+            (True, False)
+        """
         if self.size is None and shape == (0,):
             return True
         if self.size is not None and self.unpack is None and math.prod(shape) != self.size:
@@ -120,6 +133,10 @@ class Broadcast:
         parts: Codec and array of each part, by name.
         base: Identifies the client state that the request builds on (see `Reply.state_id`).
         numbers: Number of values represented by parts that are coded to bytes.
+
+    Examples:
+        >>> Broadcast({"weights": ("float16", np.zeros(10, np.float32))}).parts["weights"][0]
+        'float16'
     """
 
     parts: Mapping[str, tuple[str, Array]]
@@ -136,6 +153,10 @@ class ServerMessage:
         parts: The arrays of the server's `Broadcast`, by name.
         relayed: Arrays sent by other clients: (sender, name) -> array.
         exchange: Number of the exchange within the round.
+
+    Examples:
+        >>> ServerMessage(3, {"weights": np.zeros(10, np.float32)}).parts["weights"].shape
+        (10,)
     """
 
     round: int
@@ -152,6 +173,11 @@ class Reply:
         parts: The parts declared by `Method.reply_spec`, by name.
         relay: Arrays for other clients: (recipient, name) -> array.
         state_id: Identifies the state that the client now has; the next request's `base` must match it.
+
+    Examples:
+        >>> reply = Reply({"weights": np.ones(10, np.float32), "metric.loss": np.float32([0.5])})
+        >>> sorted(reply.parts)
+        ['metric.loss', 'weights']
     """
 
     parts: Mapping[str, Array]
@@ -161,7 +187,17 @@ class Reply:
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of all "sum" parts of a round, and the number of clients they include."""
+    """The sums of all "sum" parts of a round, and the number of clients they include.
+
+    Args:
+        values: The sum of each part, by name.
+        clients: Number of clients whose replies are included.
+
+    Examples:
+        >>> sums = Sums({"weights": np.array([2.0, 4.0])}, clients=2)
+        >>> (sums.values["weights"] / sums.clients).tolist()
+        [1.0, 2.0]
+    """
 
     values: Mapping[str, NDArray[np.float64]]
     clients: int

@@ -21,6 +21,20 @@ class PrivateMethod(BaseMethod):
     """A method whose setting `privacy` names one of its `mechanisms`.
 
     A subclass defines `base_mechanism`; the noise is calibrated here, to `epsilon` or `noise_multiplier`.
+
+    Args:
+        privacy: Mechanism that protects what leaves a client, one of `mechanisms`; "none": no noise.
+        epsilon: Target ε at δ for the whole run.
+        delta: δ at which ε is stated.
+        noise_multiplier: Noise over sensitivity, instead of `epsilon`; 0: from `epsilon`.
+        task: Image shape, number of classes, rounds and clients; the run sets it.
+
+    Examples:
+        >>> from vitrail.methods.base import Task
+        >>> from vitrail.methods.gswgan import GsWgan
+        >>> method = GsWgan(task=Task((1, 8, 8), 10, rounds=100, clients=10), privacy="gradient", epsilon=8.0)
+        >>> method.mechanism.unit, round(method.spent(method.max_replies), 2)
+        ('client', 8.0)
     """
 
     privacy: str = setting("none", "mechanism that protects what leaves a client")
@@ -36,7 +50,11 @@ class PrivateMethod(BaseMethod):
     """Target ε where neither `epsilon` nor `noise_multiplier` is set; None: one of them is required."""
 
     def base_mechanism(self) -> Mechanism | None:
-        """Return the mechanism that `privacy` names, at a noise multiplier of 1; None: no noise is added."""
+        """Return the mechanism that `privacy` names, at a noise multiplier of 1.
+
+        Returns:
+            The mechanism, or None: no noise is added, and the run is not private.
+        """
         return None
 
     @cached_property
@@ -56,7 +74,17 @@ class PrivateMethod(BaseMethod):
         return replace(found, bound=self.bound(found))
 
     def multiplier(self, found: Mechanism) -> float:
-        """Return the noise multiplier that gives the target ε if a client replies `max_replies` times."""
+        """Return the noise multiplier that gives the target ε if a client replies `max_replies` times.
+
+        Args:
+            found: The mechanism, at a noise multiplier of 1.
+
+        Returns:
+            Standard deviation of the noise over the sensitivity.
+
+        Raises:
+            VitrailError: If there is no target, or it is too small.
+        """
         target = self.epsilon or self.default_epsilon
         if target is None:
             raise VitrailError(f"privacy={self.privacy} needs a target; set epsilon=, such as epsilon=9.8")
@@ -73,15 +101,36 @@ class PrivateMethod(BaseMethod):
         return calibrate(target)
 
     def bound(self, found: Mechanism) -> str:  # noqa: ARG002
-        """Return a further bound to report with the claim; the claim itself never rests on it."""
+        """Return a further bound to report with the claim; the claim itself never rests on it.
+
+        Args:
+            found: The mechanism, with the run's noise.
+
+        Returns:
+            The bound in words; empty: none.
+        """
         return ""
 
     def source(self, rng: Rng) -> Source:
-        """Return the source of noise: the operating system in deployments, the run's seed in simulations."""
+        """Return the source of noise: the operating system in deployments, the run's seed in simulations.
+
+        Args:
+            rng: Random stream from which simulated noise is drawn.
+
+        Returns:
+            A function of n that returns n random bytes.
+        """
         return operating_system if self.task.noise_source == "os" else seeded(rng)
 
     def spent(self, answers: int) -> float:
-        """Return ε of one client after this number of replies."""
+        """Return ε of one client after a number of replies.
+
+        Args:
+            answers: Number of replies.
+
+        Returns:
+            ε at `delta`; infinite without a mechanism.
+        """
         if self.mechanism is None:
             return float("inf")
         return epsilon([(self.mechanism.noise, self.mechanism.answers(answers))], self.delta)

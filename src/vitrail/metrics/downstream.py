@@ -100,7 +100,7 @@ def train_on_generated(
     steps: Mapping[str, int],
     *,
     seed: int = 0,
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
 ) -> list[Trained]:
     """Train classifiers on generated images and test them on real ones.
 
@@ -113,7 +113,7 @@ def train_on_generated(
         classes: Number of classes.
         steps: Optimizer steps by name of the classifier.
         seed: Seed of the networks and batches.
-        tell: Called with a line of text on progress.
+        report_progress: Called with a line of text on progress.
 
     Returns:
         The trained classifiers, best first by their score on generated images that were set aside.
@@ -138,7 +138,7 @@ def train_on_generated(
 
     def run(name: str) -> Trained:
         draw = rng.child("training", name).torch()
-        score, net = _train(nets[name], used, aside, steps[name], draw, lambda text: tell(f"{name}: {text}"))
+        score, net = _train(nets[name], used, aside, steps[name], draw, lambda text: report_progress(f"{name}: {text}"))
         return Trained(name, score, _right(net, test))
 
     with one_thread(), ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -146,7 +146,12 @@ def train_on_generated(
 
 
 def _train(
-    net: nn.Sequential, used: Images, aside: Images, steps: int, draw: torch.Generator, tell: Callable[[str], None]
+    net: nn.Sequential,
+    used: Images,
+    aside: Images,
+    steps: int,
+    draw: torch.Generator,
+    report_progress: Callable[[str], None],
 ) -> tuple[float, nn.Sequential]:
     """Train a network; return it as it was at its best score on the images set aside, and this score."""
     assert used.labels is not None  # noqa: S101
@@ -170,7 +175,7 @@ def _train(
         schedule.step()
         if step in checks:
             score = float(_right(net, aside).mean())
-            tell(f"step {step:,} of {steps:,}, {score:.1%} of generated images set aside")
+            report_progress(f"step {step:,} of {steps:,}, {score:.1%} of generated images set aside")
             if score >= best:
                 best, weights = score, {k: v.clone() for k, v in net.state_dict().items()}
     net.load_state_dict(weights)

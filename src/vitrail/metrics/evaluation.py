@@ -74,7 +74,7 @@ def evaluate(
     seed: int = 0,
     fid_n: int = 2000,
     ruler: str | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
 ) -> list[Measure]:
     """Measure generated images against test images.
 
@@ -86,7 +86,7 @@ def evaluate(
         seed: Seed of the noise and of the order of labels.
         fid_n: Largest number of images, real and generated, for fid.
         ruler: The feature network of fd-vitrail; by default one that the generator was not trained against.
-        tell: Called with a line of text on progress.
+        report_progress: Called with a line of text on progress.
 
     Returns:
         The results, each with its 95% interval, counts and network.
@@ -112,7 +112,7 @@ def evaluate(
         raise VitrailError(
             f"the model was trained against {ruler}, which may not rank it; choose another feature network"
         )
-    context = MetricContext(data, test, len(generator.classes), ruler, fid_n, tell)
+    context = MetricContext(data, test, len(generator.classes), ruler, fid_n, report_progress)
     y = None if truth is None else requested_labels(truth, len(generator.classes), n, seed)
     with one_thread(), torch.no_grad():  # the same bits on any number of cores
         metrics = {name: METRICS[name](context) for name in chosen}
@@ -122,10 +122,10 @@ def evaluate(
             for metric in metrics.values():
                 metric.update(images, labels if truth is not None else None)
             done += len(images)
-            tell(f"generated and measured {done:,} of {n:,} images")
+            report_progress(f"generated and measured {done:,} of {n:,} images")
         found: list[Measure] = []
         for name, metric in metrics.items():
-            tell(f"computing {name}")
+            report_progress(f"computing {name}")
             found += _measures(name, metric.compute(), len(test), done)
     return found
 

@@ -35,6 +35,11 @@ class Measure:
         better: Which direction is better; empty: neither.
         extractor: What it was measured with, such as the feature network.
         note: What a reader must know about the value.
+
+    Examples:
+        >>> m = Measure("accuracy", 0.9, 0.87, 0.93, 400, 0, "higher")
+        >>> f"{m.name} {m.value} ({m.low} to {m.high})"
+        'accuracy 0.9 (0.87 to 0.93)'
     """
 
     name: str

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Metric(Protocol):
     """A metric of generated images, or several that are computed together.
 
+    It is created with the `MetricContext` of an evaluation; then `update` is called for each batch, and `compute` once.
+
     Examples:
         >>> from vitrail.data import load
         >>> from vitrail.metrics.evaluation import evaluate

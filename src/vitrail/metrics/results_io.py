@@ -25,14 +25,14 @@ class Column:
         name: The model, such as "stored model".
         file: Name of its file.
         digest: Hash of the file's content.
-        asked: Options of the evaluation.
+        options: Options of the evaluation.
         measures: The results.
     """
 
     name: str
     file: str
     digest: str
-    asked: dict[str, Any]
+    options: dict[str, Any]
     measures: Sequence[Measure]
 
 
@@ -45,7 +45,7 @@ def write_evaluation(path: Path, data: Dataset, columns: Sequence[Column]) -> No
     """Write an evaluation; an earlier one of the same models on the same images is extended."""
     _, test = split_validation(data.test)
     about = {"data": data.name, "real": f"{len(test):,} test images", "content": test.digest()}
-    new: list[dict[str, Any]] = [{**asdict(c), "measures": [measure_to_tree(m) for m in c.measures]} for c in columns]
+    new = [_column_to_tree(c) for c in columns]
     others: list[dict[str, Any]] = []
     earlier = _load(path)
     if earlier.get("content") == about["content"]:
@@ -61,11 +61,11 @@ def write_evaluation(path: Path, data: Dataset, columns: Sequence[Column]) -> No
     write_atomically(path, (json.dumps(tree, indent=1) + "\n").encode())
 
 
-def read_measures(path: Path, model: Path, asked: dict[str, Any]) -> list[Measure] | None:
+def read_measures(path: Path, model: Path, options: dict[str, Any]) -> list[Measure] | None:
     """Return the measures of this model in a file, if computed with these options by this version; or None."""
     tree = _load(path)
     for column in tree.get("columns", []):
-        if (column["digest"], column["asked"], tree["vitrail"]) == (file_digest(model), asked, __version__):
+        if (column["digest"], column["asked"], tree["vitrail"]) == (file_digest(model), options, __version__):
             return [measure_from_tree(m) for m in column["measures"]]
     return None
 
@@ -79,6 +79,11 @@ def _load(path: Path) -> dict[str, Any]:
         return dict(tree) if "content" in tree and "vitrail" in tree else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def _column_to_tree(c: Column) -> dict[str, Any]:
+    measures = [measure_to_tree(m) for m in c.measures]
+    return {"name": c.name, "file": c.file, "digest": c.digest, "asked": c.options, "measures": measures}
 
 
 def measure_to_tree(m: Measure) -> dict[str, Any]:

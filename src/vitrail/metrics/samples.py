@@ -67,5 +67,5 @@ def evaluate_samples(
     chosen = None if families is None else list(families)
     measures = evaluate(samples, real, min(n, len(samples.images)), chosen, **more)
     name = f"{len(samples.images):,} given images (feature network of their training unknown)"
-    asked = {"n": n, "families": chosen}
-    return real, [Column(name, spec.partition(":")[2], samples.images.digest(), asked, measures)]
+    options = {"n": n, "families": chosen}
+    return real, [Column(name, spec.partition(":")[2], samples.images.digest(), options, measures)]

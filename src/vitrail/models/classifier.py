@@ -36,10 +36,22 @@ class Classifier:
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
-        """Return logits (n, classes) of images (n, channels, height, width) in [0, 1].
+        """Compute the logits of images.
+
+        Args:
+            images: Images (n, channels, height, width) in [0, 1].
+
+        Returns:
+            Logits (n, classes).
 
         Raises:
             VitrailError: If the images have another shape than the classifier takes.
+
+        Examples:
+            >>> from vitrail.nets.classifier import build_classifier
+            >>> model = Classifier(build_classifier(1, 2).eval(), (1, 8, 8), ("cat", "dog"), {})
+            >>> model.logits(torch.zeros(3, 1, 8, 8)).shape
+            torch.Size([3, 2])
         """
         if tuple(images.shape[1:]) != self.shape:
             raise VitrailError(f"images of {tuple(images.shape[1:])}; this classifier takes {self.shape} in [0, 1]")
@@ -47,5 +59,21 @@ class Classifier:
         return torch.cat(parts) if parts else torch.empty(0, len(self.classes))
 
     def classify(self, images: Tensor) -> Tensor:
-        """Return the index of the most likely class of each image in [0, 1]."""
+        """Predict the class of each image.
+
+        Args:
+            images: Images (n, channels, height, width) in [0, 1].
+
+        Returns:
+            The index of the most likely class of each image, (n,).
+
+        Raises:
+            VitrailError: If the images have another shape than the classifier takes.
+
+        Examples:
+            >>> from vitrail.nets.classifier import build_classifier
+            >>> model = Classifier(build_classifier(1, 2).eval(), (1, 8, 8), ("cat", "dog"), {})
+            >>> len([model.classes[k] for k in model.classify(torch.rand(3, 1, 8, 8))])
+            3
+        """
         return self.logits(images).argmax(1)

@@ -60,10 +60,16 @@ class Generator:
 
         Raises:
             VitrailError: If the label is unknown or the number of labels is not n.
+
+        Examples:
+            >>> from vitrail.nets.dcgan import DcganGenerator
+            >>> generator = Generator(DcganGenerator((1, 8, 8), 2, 4, 8).eval(), 8, (1, 8, 8), ("cat", "dog"), {})
+            >>> generator.labels(4).tolist(), generator.labels(4, "dog").tolist()
+            ([0, 1, 0, 1], [1, 1, 1, 1])
         """
         if not self.classes:
             if label is not None:
-                raise VitrailError("this generator was trained without labels; leave the label out")
+                raise VitrailError("this generator was trained without labels; remove the label")
             return None
         if label is None:
             return torch.arange(n) % len(self.classes)
@@ -83,12 +89,46 @@ class Generator:
         return 8 * len(self.classes) if 0 < len(self.classes) <= 20 else 64
 
     def sample(self, n: int = 64, label: Label = None, seed: int = 0) -> Tensor:
-        """Return n images, float32 (n, channels, height, width) in [0, 1]; see `labels` for `label`."""
+        """Generate n images.
+
+        Args:
+            n: Number of images.
+            label: Label of the images, as for `labels`.
+            seed: Seed of the noise; the same seed gives the same images.
+
+        Returns:
+            Images (n, channels, height, width), float32 in [0, 1].
+
+        Raises:
+            VitrailError: If the label is unknown or the number of labels is not n.
+
+        Examples:
+            >>> from vitrail.nets.dcgan import DcganGenerator
+            >>> generator = Generator(DcganGenerator((1, 8, 8), 2, 4, 8).eval(), 8, (1, 8, 8), ("cat", "dog"), {})
+            >>> images = generator.sample(3, label=[0, 1, 1])
+            >>> images.shape, bool((images == generator.sample(3, label=[0, 1, 1])).all())
+            (torch.Size([3, 1, 8, 8]), True)
+        """
         batches = [x for x, _ in self.batches(n, label, seed)]
         return torch.cat(batches) if batches else torch.empty(0, *self.shape)
 
     def batches(self, n: int, label: Label = None, seed: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yield the images of `sample` with their labels in batches, so that memory does not grow with n."""
+        """Yield the images of `sample` with their labels in batches, so that memory does not grow with n.
+
+        Args:
+            n: Number of images in all.
+            label: Label of the images, as for `labels`.
+            seed: Seed of the noise.
+
+        Yields:
+            Images (batch, channels, height, width) in [0, 1], and their class indices (batch,) or None.
+
+        Examples:
+            >>> from vitrail.nets.dcgan import DcganGenerator
+            >>> generator = Generator(DcganGenerator((1, 8, 8), 2, 4, 8).eval(), 8, (1, 8, 8), ("cat", "dog"), {})
+            >>> sum(len(images) for images, labels in generator.batches(1000))
+            1000
+        """
         y = self.labels(n, label)
         draw = Rng((seed,)).child("sample").torch()
         for at in range(0, n, SAMPLE_BATCH):
@@ -110,6 +150,22 @@ class Generator:
     def grid(
         self, path: str | Path, n: int = 64, label: int | str | Sequence[int] | None = None, seed: int = 0
     ) -> None:
-        """Write a PNG of n images; with labels, one column per class."""
+        """Write a PNG of n images; with labels, one column per class.
+
+        Args:
+            path: The file to write.
+            n: Number of images.
+            label: Label of all images, as for `labels`; None: all classes in turn.
+            seed: Seed of the noise.
+
+        Examples:
+            >>> import tempfile
+            >>> from vitrail.nets.dcgan import DcganGenerator
+            >>> generator = Generator(DcganGenerator((1, 8, 8), 2, 4, 8).eval(), 8, (1, 8, 8), ("cat", "dog"), {})
+            >>> file = Path(tempfile.mkdtemp()) / "grid.png"
+            >>> generator.grid(file, n=8)
+            >>> file.exists()
+            True
+        """
         columns = len(self.classes) if self.classes and label is None else 0
         write_grid(Path(path), self.sample(n, label, seed), columns)

@@ -155,17 +155,27 @@ def load(path: str | Path, change: Callable[[Model], Model] | None = None) -> Ge
         path: A model file or a run's folder.
         change: Applied to the model, once it was checked, before its network is built.
 
+    Returns:
+        The generator, in evaluation mode.
+
     Raises:
         VitrailError: If there is no such file.
         Malformed: If the file is not a generator's, or is damaged.
+
+    Examples:
+        >>> import tempfile, vitrail
+        >>> run = vitrail.train("prism", data="digits", size=8, clients=2, rounds=1, local_steps=1, workers=1,
+        ...                     eval_every=0, out=tempfile.mkdtemp())
+        >>> vitrail.load(run.folder).sample(4, label=3).shape
+        torch.Size([4, 1, 8, 8])
     """
 
-    def opened(model: Model, names: Sequence[str], about: dict[str, Any]) -> Generator:
+    def build(model: Model, names: Sequence[str], about: dict[str, Any]) -> Generator:
         if change is not None:
             check_model(model, names)
         return open_model(change(model) if change else model, names, about)
 
-    return _load(Path(path), MODEL, opened)
+    return _load(Path(path), MODEL, build)
 
 
 def load_classifier(path: str | Path) -> Classifier:
@@ -174,9 +184,19 @@ def load_classifier(path: str | Path) -> Classifier:
     Args:
         path: A model file or a run's folder; a run may have a classifier in addition to its generator.
 
+    Returns:
+        The classifier, in evaluation mode.
+
     Raises:
         VitrailError: If there is no such file.
         Malformed: If the file is not a classifier's, or is damaged.
+
+    Examples:
+        >>> import tempfile, vitrail
+        >>> run = vitrail.train("fedavg", data="digits", size=8, clients=2, rounds=1, local_steps=1, workers=1,
+        ...                     eval_every=0, out=tempfile.mkdtemp())
+        >>> vitrail.load_classifier(run.folder).classify(torch.rand(4, 1, 8, 8)).shape
+        torch.Size([4])
     """
     path = Path(path)
     return _load(path, CLASSIFIER if (path / CLASSIFIER).exists() else MODEL, open_classifier)
@@ -185,10 +205,10 @@ def load_classifier(path: str | Path) -> Classifier:
 def load_any(path: str | Path) -> Generator | Classifier:
     """Load a model file, or the model of a run's folder, whichever of the two it is."""
 
-    def opened(model: Model, names: Sequence[str], about: dict[str, Any]) -> Generator | Classifier:
+    def build(model: Model, names: Sequence[str], about: dict[str, Any]) -> Generator | Classifier:
         return (open_model if kind_named(model.kind).makes_images else open_classifier)(model, names, about)
 
-    return _load(Path(path), MODEL, opened)
+    return _load(Path(path), MODEL, build)
 
 
 def kind_of(path: Path) -> str:
@@ -196,11 +216,11 @@ def kind_of(path: Path) -> str:
     return str(_read(path, MODEL)[1]["kind"])
 
 
-def _load(path: Path, name: str, opened: Callable[[Model, Sequence[str], dict[str, Any]], T]) -> T:
+def _load(path: Path, name: str, build: Callable[[Model, Sequence[str], dict[str, Any]], T]) -> T:
     """Open the model of a file, or of the file of this name in a run's folder."""
     path, tree = _read(path, name)
     try:
-        return opened(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
+        return build(Model(tree["kind"], tree["model"]), tree["names"], tree["about"])
     except Malformed as e:
         raise Malformed(f"{path}: {e}") from e
 

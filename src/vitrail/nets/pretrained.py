@@ -36,10 +36,10 @@ def find_weights(setting: str, names: Sequence[str], url: str, home: Path) -> Pa
     assets = os.environ.get(ASSETS)
     target = home / "downloads" / "weights" / official
     given = Path(assets).expanduser() / "weights" if assets else None
-    places = [*(given / name for name in (*names, official)), target] if given else [target]
-    for place in places:
-        if place.is_file():
-            return place
+    paths = [*(given / name for name in (*names, official)), target] if given else [target]
+    for path in paths:
+        if path.is_file():
+            return path
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         digits = Path(official).stem.rpartition("-")[2]
@@ -47,7 +47,7 @@ def find_weights(setting: str, names: Sequence[str], url: str, home: Path) -> Pa
     except (OSError, RuntimeError, HTTPException) as problem:  # no network or space; wrong checksum; interrupted
         raise VitrailError(
             f"{setting}: the file {official} is missing.\n"
-            f"  Looked for{'' if assets else f' ({ASSETS} is not set)'}: {'; '.join(map(str, places))}.\n"
+            f"  Looked for{'' if assets else f' ({ASSETS} is not set)'}: {'; '.join(map(str, paths))}.\n"
             f"  Download: {url} failed ({problem}).\n"
             f"  Remedies: connect to the internet and run again; or put {official} into the folder "
             f"{given or f'weights of any folder and set {ASSETS} to that folder'}."

@@ -23,6 +23,9 @@ def clipped(vector: NDArray[Any], clip: float, codec: str = "float32") -> NDArra
         clip: Largest L2 norm.
         codec: "float32" or "float16".
 
+    Returns:
+        The vector in the type of `codec`.
+
     Examples:
         >>> [round(float(x), 3) for x in clipped(np.array([3.0, 4.0]), 1.0)]
         [0.6, 0.8]
@@ -65,8 +68,16 @@ def noised(vector: NDArray[Any], sigma: float, source: Source) -> NDArray[np.flo
         sigma: Standard deviation of the noise.
         source: Source of random bytes.
 
+    Returns:
+        The noisy vector, as float64.
+
     Raises:
         VitrailError: `sigma` is not a positive number in range.
+
+    Examples:
+        >>> from vitrail.privacy.noise import operating_system
+        >>> bool(noised(np.zeros(1000), 0.1, operating_system).std() < 0.2)
+        True
     """
     noise = gaussian(source, vector.size, sigma)  # first: it refuses an invalid sigma
     grid = 2.0 ** (math.floor(math.log2(sigma)) - 20)

@@ -43,6 +43,11 @@ class Noise:
         rate: Probability with which each unit takes part in a release, independently (Poisson sampling); 1: always.
         discrete: Discrete Gaussian noise on vectors of integers. Only its Rényi divergence is known, not its exact
             profile.
+
+    Examples:
+        >>> from vitrail.privacy.accounting import epsilon
+        >>> round(epsilon([(Noise(3.73), 1)], delta=1e-5), 2)
+        1.0
     """
 
     multiplier: float
@@ -101,15 +106,40 @@ class Mechanism:
         return self.noise.multiplier * self.sensitivity
 
     def own_noise(self) -> Mechanism:
-        """Return the mechanism with only the noise that the client itself adds."""
+        """Return the mechanism with only the noise that the client itself adds.
+
+        Examples:
+            >>> trusted = Mechanism("server-x", "client", "replace one", 1.0, "norm 1", Noise(3.0), False, "updates",
+            ...                     "the server", noised_by="server")
+            >>> trusted.own_noise().noise.multiplier
+            0.0
+        """
         return self if self.noised_by == "client" else self.with_multiplier(self.noise.multiplier * self.own_share)
 
     def with_multiplier(self, multiplier: float) -> Mechanism:
-        """Return the mechanism with another noise multiplier."""
+        """Return the mechanism with another noise multiplier.
+
+        Args:
+            multiplier: Standard deviation of the noise over the sensitivity.
+
+        Examples:
+            >>> sums = Mechanism("moments", "example", "replace one", 2.0, "norm 1", Noise(3.0), True, "sums", "no one")
+            >>> sums.with_multiplier(1.5).sigma
+            3.0
+        """
         return replace(self, noise=replace(self.noise, multiplier=multiplier))
 
     def answers(self, given: int) -> int:
-        """Return how many of a client's answers count as releases."""
+        """Return how many of a client's answers count as releases.
+
+        Args:
+            given: Number of answers.
+
+        Examples:
+            >>> once = Mechanism("moments", "example", "replace one", 2.0, "norm 1", Noise(3.0), True, "sums", "no one")
+            >>> once.answers(0), once.answers(12)
+            (0, 1)
+        """
         return min(given, 1) if self.once else given
 
     @property

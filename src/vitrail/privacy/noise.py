@@ -47,8 +47,16 @@ def gaussian(source: Source, n: int, sigma: float) -> NDArray[np.float64]:
         n: Number of draws.
         sigma: Standard deviation.
 
+    Returns:
+        n independent draws.
+
     Raises:
         VitrailError: `sigma` is not within [2^-60, 2^40).
+
+    Examples:
+        >>> draws = gaussian(seeded(Rng((1,))), 1000, 2.0)
+        >>> len(draws), bool(1.8 < draws.std() < 2.2)
+        (1000, True)
     """
     from scipy.special import ndtri
 

@@ -80,9 +80,9 @@ def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed:
     if closing.get("state") != state:
         return flawed("whose ledger names another state than its checkpoint has")
     if mechanism is not None:
-        theirs, ours = f"{first['unit']}s ({first['adjacency']})", f"{mechanism.unit}s ({mechanism.adjacency})"
-        if theirs != ours:
-            return flawed(f"which protects {theirs}, and this run {ours}: they cannot be composed")
+        earlier, own = f"{first['unit']}s ({first['adjacency']})", f"{mechanism.unit}s ({mechanism.adjacency})"
+        if earlier != own:
+            return flawed(f"which protects {earlier}, and this run {own}: they cannot be composed")
         same_trust = _current(first["trust"]).endswith(_current(mechanism.trust))
         if not same_trust or _current(first.get("public", "")) != _current(mechanism.public):
             return flawed("which relies on other trust assumptions, or makes other facts public, than this run")

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from vitrail.auditing.attack import Case, Figure, Finding, Lower
+from vitrail.auditing.attack import KEYS, Case, Figure, Finding, Lower
 from vitrail.report.charts import Axis, Chart, Line, draw
 from vitrail.report.evaluation import read_results, with_interval
 from vitrail.report.images import ReportImage, read_image
@@ -19,35 +19,36 @@ from vitrail.utils.quantities import number
 
 
 @dataclass(frozen=True)
-class Audit:
-    """The results of all attacks on a run, and the images that they name as `picture`."""
+class AuditResults:
+    """The results of all attacks on a run, and the images that they name."""
 
     verdict: str
     findings: Sequence[Finding]
     images: Mapping[str, ReportImage]
 
 
-def read_audit(path: Path) -> tuple[Audit | None, str]:
+def read_audit(path: Path) -> tuple[AuditResults | None, str]:
     """Read an audit; arguments and result as for `read_results`."""
     return read_results(path, lambda tree: _audit(tree, path.parent), "vitrail audit")
 
 
-def _audit(tree: Any, folder: Path) -> Audit:
-    findings = TypeAdapter(list[Finding]).validate_python(_with_floats(tree["findings"]))
-    named = {f.picture: read_image(folder / Path(f.picture).name) for f in findings}  # only of this folder
-    return Audit(str(tree.get("verdict", "")), findings, {k: v for k, v in named.items() if v})
+def _audit(tree: Any, folder: Path) -> AuditResults:
+    findings = TypeAdapter(list[Finding]).validate_python(_with_names_and_floats(tree["findings"]))
+    named = {f.image_file: read_image(folder / Path(f.image_file).name) for f in findings}  # only of this folder
+    return AuditResults(str(tree.get("verdict", "")), findings, {k: v for k, v in named.items() if v})
 
 
-def _with_floats(value: Any) -> Any:
-    """Return a tree with NaN and infinity, which JSON has as null and "infinite"."""
+def _with_names_and_floats(value: Any) -> Any:
+    """Return a tree with NaN and infinity, which JSON has as null and "infinite", and with the names of fields."""
+    names = {key: name for name, key in KEYS.items()}
     if isinstance(value, dict):
-        return {k: _with_floats(v) for k, v in value.items()}
+        return {names.get(k, k): _with_names_and_floats(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_with_floats(v) for v in value]
+        return [_with_names_and_floats(v) for v in value]
     return {None: nan, "infinite": inf}.get(value, value)
 
 
-def audit_tables(audit: Audit) -> list[Table]:
+def audit_tables(audit: AuditResults) -> list[Table]:
     """Return tables of bounds, and of figures of attacks without bounds."""
     bounds = Table(
         "Lower and upper bounds on ε",
@@ -62,7 +63,7 @@ def audit_tables(audit: Audit) -> list[Table]:
     return [table for table in (bounds, others, *cases) if table.rows]
 
 
-def audit_charts(audit: Audit, name: str) -> list[Chart]:
+def audit_charts(audit: AuditResults, name: str) -> list[Chart]:
     """Return charts of the attackers' losses by message."""
     charts = []
     for i, curves in enumerate(c for f in audit.findings for c in f.curves):
@@ -83,9 +84,9 @@ def lower_cells(lower: Lower) -> list[str]:
 
 def figure_cells(figure: Figure) -> list[str]:
     """Return the cells of a figure, its interval and the value of a random guess."""
-    chance = number(figure.chance) if isfinite(figure.chance) else ""
+    guess = number(figure.random_guess) if isfinite(figure.random_guess) else ""
     note = f" ({figure.note})" if figure.note else ""
-    return [figure.name + note, with_interval(figure), chance]
+    return [figure.name + note, with_interval(figure), guess]
 
 
 def case_rows(cases: Sequence[Case]) -> tuple[list[str], list[list[str]]]:

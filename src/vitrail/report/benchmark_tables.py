@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Sequence
 from statistics import mean, stdev
 
-from vitrail.experiment.benchmark import PRESETS, Published, Result, run_name
+from vitrail.experiment.benchmark import PRESETS, PublishedResult, Result, run_name
 from vitrail.report.table import Table
 from vitrail.utils.quantities import number, size
 
@@ -19,7 +19,7 @@ COSTS: dict[str, Callable[[Result], float | None]] = {
 
 
 def benchmark_table(
-    name: str, data: str, found: Sequence[Result], others: Sequence[Published], source: str, preset: str
+    name: str, data: str, found: Sequence[Result], others: Sequence[PublishedResult], source: str, preset: str
 ) -> Table:
     """Return one row per method, with accuracy and FID for each ε.
 
@@ -42,21 +42,21 @@ def benchmark_table(
             where = "given images"
         for measure in ("accuracy", "fid"):
             values = [100 * v if measure == "accuracy" else v for v in _values(here, measure)]
-            theirs = [getattr(o, measure).get(data, {}).get(f"{e:g}" if e is not None else "") for o in others]
-            if values or any(theirs):
+            published = [getattr(o, measure).get(data, {}).get(f"{e:g}" if e is not None else "") for o in others]
+            if values or any(published):
                 columns.append(f"{'accuracy %' if measure == 'accuracy' else 'FID'}, {where}")
-                for row, value in zip(rows, theirs, strict=True):
+                for row, value in zip(rows, published, strict=True):
                     row.append("" if value is None else f"{value:g}")
                 ours.append(spread(values, 1))
-    kept = [row for row in rows if any(row[1:])]
+    shown = [row for row in rows if any(row[1:])]
     for title, cost in COSTS.items():
         values = [v for r in found if r.epsilon == epsilons[0] and (v := cost(r)) is not None]
         if values:
             columns.append(title)
-            for row in kept:
+            for row in shown:
                 row.append("")
             ours.append(f"{mean(values) / 60:.0f}" if title == "CPU minutes" else size(round(mean(values))))
-    return Table(f"Benchmark on {data}", columns, [*kept, ours], _note(found, source if kept else "", preset))
+    return Table(f"Benchmark on {data}", columns, [*shown, ours], _note(found, source if shown else "", preset))
 
 
 def detail_table(found: Sequence[Result]) -> Table:

@@ -14,7 +14,7 @@ from typing import Any
 from vitrail.experiment.run_dir import RunDir
 from vitrail.privacy.checked_ledger import read_run_ledger
 from vitrail.privacy.claim_rows import claim_rows
-from vitrail.report.audit import Audit, read_audit
+from vitrail.report.audit import AuditResults, read_audit
 from vitrail.report.evaluation import Evaluation, read_evaluation
 from vitrail.report.images import Grid, PersonalGrid, ReportImage, read_grids, read_image, read_personal_grids
 from vitrail.report.rounds import Round, metric_names, read_rounds
@@ -43,7 +43,7 @@ class Facts:
     best_size: int | None
     best_about: dict[str, Any]  # the same of the model of the best round
     evaluation: Evaluation | None
-    audit: Audit | None
+    audit: AuditResults | None
     ledger: Table | None
     grids: list[Grid]
     personal_grids: list[PersonalGrid]  # of clients with personal generators

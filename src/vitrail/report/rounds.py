@@ -116,7 +116,7 @@ def best(rounds: Sequence[Round]) -> tuple[Round, float] | None:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficTotals:
     """Bytes of all clients by direction; per_* is the mean per client and round."""
 
     up: int
@@ -131,13 +131,13 @@ class Traffic:
         return self.floats / sent if sent and self.floats is not None else None
 
 
-def traffic(rounds: Sequence[Round]) -> Traffic:
+def traffic(rounds: Sequence[Round]) -> TrafficTotals:
     """Return the totals of a run."""
     up, down = sum(r.bytes_up for r in rounds), sum(r.bytes_down for r in rounds)
     sent_up, sent_down = sum(len(r.up) for r in rounds), sum(len(r.down) for r in rounds)  # messages
     floats = [n for r in rounds for n in (r.floats_up, r.floats_down) if n is not None]
     counted = bool(rounds) and len(floats) == 2 * len(rounds)
-    return Traffic(up, down, up / max(1, sent_up), down / max(1, sent_down), sum(floats) if counted else None)
+    return TrafficTotals(up, down, up / max(1, sent_up), down / max(1, sent_down), sum(floats) if counted else None)
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:

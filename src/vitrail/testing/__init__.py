@@ -1,9 +1,6 @@
-"""Conformance checks for methods: run them on a method of your own, as the package does on the built-in ones.
+"""Conformance checks for methods: `check_method(MyMethod, lr=0.1)` in a test of your own method.
 
-from vitrail.testing import check_method
-
-def test_my_method():
-    check_method(MyMethod, lr=0.1)
+The package runs the same checks on its own methods.
 """
 
 from vitrail.testing.conformance import CHECKS, Subject, check_method

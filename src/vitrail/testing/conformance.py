@@ -424,10 +424,11 @@ def check_method(method: str | type[BaseMethod] | BaseMethod, **settings: Any) -
         AssertionError: With the first check that failed, and what was expected.
 
     Examples:
-        In the tests of your own method:
+        In the tests of your own method, with its class in place of the name:
 
-            def test_my_method():
-                check_method(MyMethod, lr=0.1)
+        >>> from vitrail.testing import check_method
+        >>> def test_my_method():
+        ...     check_method("fedavg", local_steps=1)
     """
     name, own = describe_method(method)
     built = config.build_method(config.resolve(name, {**own, "rounds": TASK.rounds, **settings}), TASK)

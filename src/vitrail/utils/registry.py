@@ -65,6 +65,9 @@ class Registry(Generic[T]):
             name: The name that settings, the command line and files use.
             summary: One line for `vitrail list`.
 
+        Returns:
+            A decorator that returns the entry unchanged.
+
         Raises:
             VitrailError: If the name is already used by another object.
         """
@@ -76,7 +79,16 @@ class Registry(Generic[T]):
         return add
 
     def add(self, name: str, entry: T, summary: str = "") -> None:
-        """Add an entry; adding the same class or function again, as a notebook cell does, replaces it."""
+        """Add an entry; adding the same class or function again, as a notebook cell does, replaces it.
+
+        Args:
+            name: The name that settings, the command line and files use.
+            entry: The object.
+            summary: One line for `vitrail list`.
+
+        Raises:
+            VitrailError: If the name is already used by another object.
+        """
         present, plugin = self._added.get(name), self._found(imports=False).get(name)
         mine = f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
         if name in self._builtin or (plugin and plugin != mine) or (present and not _same(present[0], entry)):
@@ -87,6 +99,9 @@ class Registry(Generic[T]):
 
     def name_of(self, entry: T) -> str:
         """Return the name of an object; one that is not registered is added under a name derived from its own.
+
+        Args:
+            entry: The object.
 
         Examples:
             >>> shapes: Registry[type] = Registry("shape", "vitrail.doctest")
@@ -106,12 +121,20 @@ class Registry(Generic[T]):
         return name
 
     def added(self, name: str) -> T | None:
-        """Return the entry of this name if it was added in this process; None if any process finds it by itself."""
+        """Return the entry of this name if it was added in this process; None if any process finds it by itself.
+
+        Args:
+            name: The name of the entry.
+        """
         found = name in self._found() or (self.group, name) in _from_plugins
         return self._added[name][0] if name in self._added and not found else None
 
     def is_builtin(self, name: str) -> bool:
-        """Return whether an entry is part of this package."""
+        """Return whether an entry is part of this package.
+
+        Args:
+            name: The name of the entry.
+        """
         return name in self._builtin
 
     def _where(self, name: str) -> str:
@@ -137,8 +160,8 @@ class Registry(Generic[T]):
         A setting with this validator accepts a class in place of its name, from Python.
 
         Args:
-            name: The name.
-            others: Further values that are allowed.
+            name: The name of the entry.
+            *others: Further values that are allowed.
 
         Raises:
             PydanticKnownError: If it is not; the message lists the known names and the nearest one.
@@ -153,7 +176,14 @@ class Registry(Generic[T]):
         raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(known)}{hint}"})
 
     def check_or_auto(self, name: str) -> str:
-        """Return the name if it is registered or "auto"; the validator of a setting that the data may decide."""
+        """Return the name if it is registered or "auto"; the validator of a setting that the data may decide.
+
+        Args:
+            name: The name of the entry, or "auto".
+
+        Raises:
+            PydanticKnownError: If it is neither.
+        """
         return self.check(name, "auto")
 
     def __contains__(self, name: object) -> bool:
@@ -167,7 +197,11 @@ class Registry(Generic[T]):
         return sum(1 for _ in self)
 
     def summary(self, name: str) -> str:
-        """Return the one-line summary of an entry: what was registered, or the first line of its docstring."""
+        """Return the one-line summary of an entry: what was registered, or the first line of its docstring.
+
+        Args:
+            name: The name of the entry.
+        """
         self._found()
         if name in self._clashes:
             return f"cannot be used: {self._clashes[name]}"

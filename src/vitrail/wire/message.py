@@ -1,12 +1,12 @@
 """Messages as bytes: a header and named parts.
 
-    'VTRL' | version u8 | kind u8 | run 16 | base 16 | round u32 | exchange u16 | sender | count u16 | parts | crc32
-    part: name | peer | codec u8 | ndim u8 | dims u32... | length u64 | payload        (texts: length u8, then UTF-8)
-
 The checksum detects accidents, not attacks; senders are authenticated by signatures (engines/signing/) or the channel.
 `base` is a digest of the state that a message depends on (zeros: none). A part with a `peer` is for or from another
 client: the server forwards its payload unread.
 """
+
+# 'VTRL' | version u8 | kind u8 | run 16 | base 16 | round u32 | exchange u16 | sender | count u16 | parts | crc32
+# part: name | peer | codec u8 | ndim u8 | dims u32... | length u64 | payload        (texts: length u8, then UTF-8)
 
 from __future__ import annotations
 

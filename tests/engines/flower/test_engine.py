@@ -26,7 +26,7 @@ from vitrail.engines.rounds import RoundResult
 from vitrail.utils.errors import VitrailError
 
 METHOD = quick("fedavg")
-TERMS = RunSpec({"method": "fedavg"}, "00" * 16, (1, 8, 8), tuple("0123456789"), 3)
+SPEC = RunSpec({"method": "fedavg"}, "00" * 16, (1, 8, 8), tuple("0123456789"), 3)
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Echo:
 
     name: str
     key: str = "0" * 64
-    shape: tuple[int, ...] = TERMS.shape
-    classes: tuple[str, ...] = TERMS.classes
+    shape: tuple[int, ...] = SPEC.shape
+    classes: tuple[str, ...] = SPEC.classes
     stored: list[bytes] = field(default_factory=list)
 
     def verify(self, spec: str, signed: bytes, purpose: str) -> bytes:
@@ -45,16 +45,16 @@ class Echo:
     def sign(self, request: bytes, reply: bytes, purpose: str) -> bytes:
         return reply
 
-    def describe(self, terms: RunSpec) -> Description:
+    def describe(self, spec: RunSpec) -> Description:
         return Description(self.name, self.key, self.shape, self.classes)
 
-    def client(self, terms: RunSpec) -> Client:
+    def client(self, spec: RunSpec) -> Client:
         return self  # type: ignore[return-value]
 
     def answer(self, request: bytes) -> bytes:
         return f"{self.name}:".encode() + request
 
-    def keep(self, terms: RunSpec, model: bytes) -> None:
+    def keep(self, spec: RunSpec, model: bytes) -> None:
         self.stored.append(model)
 
 
@@ -119,7 +119,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def three(timeout: float = 0.4) -> tuple[InMemory, Roster, FlowerEngine]:
     grid = InMemory({n: Echo(name) for n, name in ((7, "a"), (8, "b"), (9, "c"))})
-    roster = Roster(grid, TERMS, timeout)
+    roster = Roster(grid, SPEC, timeout)
     return grid, roster, FlowerEngine(grid, roster, METHOD)
 
 
@@ -237,7 +237,7 @@ def test_gather_does_not_ask_to_start_nodes_that_are_connected_and_refuse():
 class Odd(Echo):
     """A node that sends any text as its description."""
 
-    def describe(self, terms: RunSpec) -> Description:
+    def describe(self, spec: RunSpec) -> Description:
         return SimpleNamespace(text=lambda: self.name)  # type: ignore[return-value]
 
 

@@ -359,8 +359,8 @@ def test_methods_that_cannot_use_secure_aggregation_are_refused_early():
 
 
 def test_a_client_without_images_fails_before_others_depend_on_it(tmp_path):
-    holds = {**shares(), "client-0": np.arange(0)}
-    _, outcomes, traffic = federate(Adds(Task((1, 8, 8), 0, 1, 3, secagg_threshold=2)), tmp_path, indices=holds)
+    indices = {**shares(), "client-0": np.arange(0)}
+    _, outcomes, traffic = federate(Adds(Task((1, 8, 8), 0, 1, 3, secagg_threshold=2)), tmp_path, indices=indices)
     assert "no images" in outcomes[0].excluded["client-0"]
     assert not outcomes[0].void
     assert len([c for c, _ in traffic.requests if c == "client-0"]) == 1

@@ -134,10 +134,10 @@ def test_a_client_that_lost_its_state_is_in_the_sum(tmp_path):
 def test_simulated_dropouts_give_the_right_sum_or_a_void_round(tmp_path):
     method = Adds(Task((1, 8, 8), 0, 12, 3, secagg_threshold=2))
     fed, outcomes, _ = federate(method, tmp_path, rounds=12, dropout=0.1)
-    closed = [o for o in outcomes if not o.void]
-    assert 0 < len(closed) < 12
-    assert any(o.excluded for o in closed)
-    for o, sums in zip(closed, fed.server["sums"], strict=True):
+    finished = [o for o in outcomes if not o.void]
+    assert 0 < len(finished) < 12
+    assert any(o.excluded for o in finished)
+    for o, sums in zip(finished, fed.server["sums"], strict=True):
         assert all(np.array_equal(sums[k], v) for k, v in total(o.replied, o.round).items())
 
 

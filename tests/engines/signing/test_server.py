@@ -38,8 +38,8 @@ class Sites:
         self.names = ClientKeys()
         for client in clients:
             self.names.meet(client, key_of(client).public)
-        self.terms = "the terms of this run"
-        self.signing = SigningServer(SERVER, self.names, lambda: "the terms of this run")
+        self.spec = "the specification of this run"
+        self.signing = SigningServer(SERVER, self.names, lambda: "the specification of this run")
 
     def carry(self, requests):
         for client, request in filter(None, requests):
@@ -50,7 +50,7 @@ class Sites:
         node, request = SignedSession(client, key_of(client), self.pinned), carried[:-SIGNATURE]
         one = self.simulated.client(client, digits().train)
         try:
-            reply = one.answer(node.verify(carried, self.terms))
+            reply = one.answer(node.verify(carried, self.spec))
         except VitrailError as e:
             reply = one.refuse(str(e))
         return node.sign(request, reply)
@@ -196,9 +196,9 @@ def test_a_request_that_is_changed_or_for_another_client_is_refused(tmp_path):
 
 
 def test_terms_changed_in_transit_are_refused(tmp_path):
-    """The signature covers the request and the terms it is sent with."""
+    """The signature covers the request and the specification it is sent with."""
     sites = Sites(PLAIN, tmp_path, FIVE)
-    sites.terms = "the terms of this run, without noise"
+    sites.spec = "the specification of this run, without noise"
     start = Federation(0, PLAIN.server_init(Rng((5,))))
     _, outcome = run_round(PLAIN, start, RUN, FIVE, sites.signing.ask(sites.carry), Rng((5,)))
     assert not outcome.replied

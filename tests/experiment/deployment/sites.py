@@ -36,7 +36,7 @@ class Sites(Deployment):
             "--ssl-ca-certfile", str(own / "ca.crt"), "--ssl-certfile", str(own / "server.crt"),
             "--ssl-keyfile", str(own / "server.key"),
         )  # fmt: skip
-        self.says("link", "Uvicorn running")
+        self.wait_for("link", "Uvicorn running")
 
     def register(self, *names: str) -> None:
         """Register these nodes."""
@@ -63,7 +63,7 @@ class Sites(Deployment):
         """Return the output of a process so far."""
         return (self.root / f"{name}.log").read_text(errors="replace")
 
-    def says(self, name: str, words: str) -> None:
+    def wait_for(self, name: str, words: str) -> None:
         """Wait until a process has printed this."""
         until(lambda: words in self.log(name) or self.running[name].poll() is not None, PATIENCE, f"{name} is silent")
         assert words in self.log(name), self.log(name)[-2000:]

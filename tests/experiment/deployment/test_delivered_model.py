@@ -50,34 +50,34 @@ def padded(path, raw):
 
 def test_private_files_are_protected_and_the_model_is_readable(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    terms = spec_of(plan)
-    ours.describe(terms)
-    ours.keep(terms, made)
+    spec = spec_of(plan)
+    ours.describe(spec)
+    ours.keep(spec, made)
     place = tmp_path / "node"
     assert (place / "node.key").stat().st_mode & 0o077 == 0
-    assert (place / "runs" / terms.id).stat().st_mode & 0o077 == 0
-    model = place / "models" / f"{terms.id}.safetensors"
+    assert (place / "runs" / spec.id).stat().st_mode & 0o077 == 0
+    model = place / "models" / f"{spec.id}.safetensors"
     assert model.read_bytes() == made
     assert model.stat().st_mode & 0o044
-    assert not (place / "runs" / terms.id / "pictures").exists()  # deleted at the end of the run
+    assert not (place / "runs" / spec.id / "images").exists()  # deleted at the end of the run
 
 
 def test_the_ledger_is_checked_against_the_signed_number_of_answers(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    terms = spec_of(plan)
-    key = bytes.fromhex(ours.describe(terms).key)
-    raw = ours.keep(terms, made)
-    entry = read_statement(raw, "client-1", terms.id, key, 1)
+    spec = spec_of(plan)
+    key = bytes.fromhex(ours.describe(spec).key)
+    raw = ours.keep(spec, made)
+    entry = read_statement(raw, "client-1", spec.id, key, 1)
     facts = check_statement(entry)
     assert (facts["answers"], facts["mechanism"]) == (1, "none")
     with pytest.raises(Malformed, match="not signed by the key"):
         check_statement({**entry, "statement": entry["statement"].replace('"answers": 1', '"answers": 0')})
-    for other in (("client-2", terms.id, key), ("client-1", "00" * 16, key), ("client-1", terms.id, bytes(32))):
+    for other in (("client-2", spec.id, key), ("client-1", "00" * 16, key), ("client-1", spec.id, bytes(32))):
         with pytest.raises(Malformed, match="another client, run or key"):
             read_statement(raw, *other, 1)
     with pytest.raises(Malformed, match="states 1 answers and had 0 requests"):
-        read_statement(raw, "client-1", terms.id, key, 0)
-    opening = {"kind": "opening", "private": False, "says": "not private", "run": terms.id}
+        read_statement(raw, "client-1", spec.id, key, 0)
+    opening = {"kind": "opening", "private": False, "says": "not private", "run": spec.id}
     asked = {"kind": "round", "round": 0, "asked": ["client-1"]}
     returned = {"kind": "statement", "client": "client-1", **entry}
     assert recompute([opening, asked, returned]) is False
@@ -109,13 +109,13 @@ def test_a_signed_statement_with_other_fields_is_refused(lie):
 
 
 def test_a_node_stores_no_model_of_a_run_that_it_has_not_answered(plan, tmp_path):
-    ours, terms = node(tmp_path, **SHARE), spec_of(plan)
+    ours, spec = node(tmp_path, **SHARE), spec_of(plan)
     made = model_of(plan, tmp_path / "made.safetensors")
     with pytest.raises(VitrailError, match="has not answered"):
-        ours.keep(terms, made)
-    ours.client(terms)  # requested, but not answered
+        ours.keep(spec, made)
+    ours.client(spec)  # requested, but not answered
     with pytest.raises(VitrailError, match="has not answered"):
-        ours.keep(terms, made)
+        ours.keep(spec, made)
     assert not (tmp_path / "node" / "models").exists()
 
 
@@ -128,12 +128,12 @@ def test_a_node_stores_no_model_for_another_run_spec(plan, tmp_path):
 
 def test_a_node_stores_one_model_per_run(plan, tmp_path):
     ours, made = answered(plan, tmp_path)
-    terms = spec_of(plan)
-    ours.keep(terms, made)
-    ours.keep(terms, made)  # a server that was restarted delivers it again
+    spec = spec_of(plan)
+    ours.keep(spec, made)
+    ours.keep(spec, made)  # a server that was restarted delivers it again
     with pytest.raises(VitrailError, match="another model"):
-        ours.keep(terms, model_of(plan, tmp_path / "other.safetensors", seed=1))
-    assert (tmp_path / "node" / "models" / f"{terms.id}.safetensors").read_bytes() == made
+        ours.keep(spec, model_of(plan, tmp_path / "other.safetensors", seed=1))
+    assert (tmp_path / "node" / "models" / f"{spec.id}.safetensors").read_bytes() == made
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ def test_a_run_spec_has_no_path_of_the_server(plan, tmp_path):
 
 
 def test_another_run_spec_with_the_same_id_is_refused(plan, tmp_path):
-    terms = spec_of(plan)
+    spec = spec_of(plan)
     ours = node(tmp_path, **SHARE)
-    ours.client(terms)
+    ours.client(spec)
     with pytest.raises(VitrailError, match="started with other settings"):
-        ours.client(replace(terms, clients=4))
+        ours.client(replace(spec, clients=4))
 
 
 def test_the_owner_of_a_node_may_choose_its_discriminator(tmp_path):
@@ -48,12 +48,12 @@ def test_the_owner_of_a_node_may_choose_its_discriminator(tmp_path):
         "rounds": 2,
         "out": str(tmp_path / "run"),
     }
-    terms = spec_of(prepare(config.resolve("psfedgan", settings)))
-    chosen = node(tmp_path, **SHARE, discriminator="dense:6").client(terms).method
+    spec = spec_of(prepare(config.resolve("psfedgan", settings)))
+    chosen = node(tmp_path, **SHARE, discriminator="dense:6").client(spec).method
     assert chosen.architecture == "dense:6"
-    assert node(tmp_path, **SHARE).client(terms).method.architecture == f"dcgan:{QUICK['psfedgan']['d_width']}"
+    assert node(tmp_path, **SHARE).client(spec).method.architecture == f"dcgan:{QUICK['psfedgan']['d_width']}"
     with pytest.raises(VitrailError, match="'resnet:6' is not known"):
-        node(tmp_path, **SHARE, discriminator="resnet:6").client(terms)
+        node(tmp_path, **SHARE, discriminator="resnet:6").client(spec)
 
 
 def test_two_processes_that_answer_one_request_return_the_same_reply(tmp_path):
@@ -67,10 +67,10 @@ def test_two_processes_that_answer_one_request_return_the_same_reply(tmp_path):
         "clients": 3,
     }
     plan = prepare(config.resolve("moments", {**settings, "out": str(tmp_path / "run")}))
-    ours, terms = node(tmp_path, **SHARE), spec_of(plan)
+    ours, spec = node(tmp_path, **SHARE), spec_of(plan)
     request = encode(Message(Header(Kind.REQUEST, plan.id, 0, "server")))
     with ThreadPoolExecutor(2) as both:
-        returned = list(both.map(lambda _: ours.client(terms).answer(request), range(2)))
+        returned = list(both.map(lambda _: ours.client(spec).answer(request), range(2)))
     assert decode(returned[0]).header.kind is Kind.REPLY
     assert returned[0] == returned[1]
 
@@ -86,9 +86,9 @@ def test_damaged_private_state_is_reported_without_its_path(plan, tmp_path):
 
 
 def test_with_noise_source_os_a_node_draws_from_its_own_secret(plan, tmp_path):
-    terms = spec_of(plan)
-    seeded = node(tmp_path, **SHARE).client(terms).rng
-    own = replace(terms, id="11" * 16, settings={**terms.settings, "noise_source": "os"})
+    spec = spec_of(plan)
+    seeded = node(tmp_path, **SHARE).client(spec).rng
+    own = replace(spec, id="11" * 16, settings={**spec.settings, "noise_source": "os"})
     first, second = (node(tmp_path / k, **SHARE).client(own).rng for k in "ab")
     assert len({seeded.seed(), first.seed(), second.seed()}) == 3
     assert node(tmp_path / "a", **SHARE).client(own).rng == first

@@ -32,23 +32,23 @@ def test_the_reason_why_images_cannot_be_read_stays_on_the_node(plan, tmp_path, 
 
 
 def test_images_are_decoded_once_until_a_file_changes(plan, tmp_path):
-    folder, terms = images(tmp_path / "images", "normal"), spec_of(plan)
+    folder, spec = images(tmp_path / "images", "normal"), spec_of(plan)
     ours = node(tmp_path, data=f"folder:{folder}")
-    first = ours.describe(terms)
+    first = ours.describe(spec)
     assert (first.shape, first.classes) == ((1, 8, 8), ("normal",))
     unread(folder / "normal" / "3.png")
-    assert ours.describe(terms) == first
+    assert ours.describe(spec) == first
     for size in (16, 32, None):  # settings of other runs need no decoding
-        other = ours.describe(replace(terms, settings={**terms.settings, "size": size, "labels": "ignore"}))
+        other = ours.describe(replace(spec, settings={**spec.settings, "size": size, "labels": "ignore"}))
         assert (other.shape, other.classes) == ((1, size or 32, size or 32), ())
     assert (tmp_path / "node" / "images.json").stat().st_mode & 0o077 == 0
     images(folder, "pneumonia", 5)
     with pytest.raises(VitrailError, match="cannot be read"):
-        ours.describe(terms)
+        ours.describe(spec)
     images(folder, "normal")
-    assert ours.describe(terms).classes == ("normal", "pneumonia")
+    assert ours.describe(spec).classes == ("normal", "pneumonia")
     Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(folder / "normal" / "3.png")
-    assert ours.describe(terms).shape == (3, 8, 8)
+    assert ours.describe(spec).shape == (3, 8, 8)
 
 
 def test_a_node_that_lacks_a_label_may_list_all(plan, tmp_path):
@@ -56,8 +56,8 @@ def test_a_node_that_lacks_a_label_may_list_all(plan, tmp_path):
     ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}", classes="normal, pneumonia")
     described = ours.describe(spec_of(plan))
     assert described.classes == ("normal", "pneumonia")
-    terms = replace(spec_of(plan), classes=described.classes)
-    labels = ours.client(terms).images().labels
+    spec = replace(spec_of(plan), classes=described.classes)
+    labels = ours.client(spec).images().labels
     assert labels is not None
     assert set(labels.tolist()) == {1}
 
@@ -82,8 +82,8 @@ def test_a_node_whose_images_differ_from_its_description_refuses(plan, tmp_path,
     folder_of_images(tmp_path / "images" / "ill")
     ours = node(tmp_path, data=f"folder:{tmp_path / 'images'}")
     described = ours.describe(spec_of(plan))
-    terms = replace(spec_of(plan), shape=described.shape, classes=described.classes)
+    spec = replace(spec_of(plan), shape=described.shape, classes=described.classes)
     (tmp_path / "images" / label).mkdir(exist_ok=True)
     Image.new(mode, (8, 8)).save(tmp_path / "images" / label / "new.png")
     with pytest.raises(VitrailError, match="differ from its description"):
-        ours.client(terms).images()
+        ours.client(spec).images()

@@ -81,11 +81,11 @@ def test_a_refusal_contains_no_number_and_no_name(plan, tmp_path, capfd):
     home = {"home": str(tmp_path / "home"), "budget": 3.0, "budget-name": "scans of ward 7"}
     settings = {**QUICK["moments"], "epsilon": 2.9, "noise_source": "os", "data": "digits", "size": 8, "clients": 3}
     moments = prepare(config.resolve("moments", {**settings, "rounds": 2, "out": str(tmp_path / "run")}))
-    terms, ours = spec_of(moments), node(tmp_path, **SHARE, **home)
+    spec, ours = spec_of(moments), node(tmp_path, **SHARE, **home)
     request = encode(Message(Header(Kind.REQUEST, moments.id, 0, "server")))
-    assert decode(ours.client(terms).answer(request)).header.kind is Kind.REPLY
-    ours.describe(terms)  # the run that spent it may continue
-    later = replace(terms, id="11" * 16)
+    assert decode(ours.client(spec).answer(request)).header.kind is Kind.REPLY
+    ours.describe(spec)  # the run that spent it may continue
+    later = replace(spec, id="11" * 16)
     for query in (lambda: ours.describe(replace(later, id="")), lambda: ours.client(later)):
         with pytest.raises(VitrailError) as refused:
             query()
@@ -147,11 +147,11 @@ def test_a_node_refuses_private_runs_with_features_trained_on_its_data(tmp_path)
         "clients": 3,
         "out": "-",
     }
-    terms = spec_of(prepare(config.resolve("moments", settings)))
+    spec = spec_of(prepare(config.resolve("moments", settings)))
     (tmp_path / "fashion-mnist").mkdir()
     theirs = node(tmp_path, data=f"folder:{tmp_path}/fashion-mnist")
     with pytest.raises(VitrailError, match="were trained on fashion-mnist") as refused:
-        theirs.client(terms)
+        theirs.client(spec)
     assert refused.value.public == "refused by the node's policy"
     open_ = spec_of(prepare(config.resolve("moments", {**settings, "privacy": "none"})))
     assert theirs.client(open_)

@@ -61,16 +61,16 @@ def reference(out: Path, tmp: Path) -> Federation:
             settings.method, {"data": "digits", "size": 8, "test_fraction": 0.9, "clients": NODES, "out": "-"}
         )
     )
-    holds = dict(zip(whole.partition.names, whole.partition.indices, strict=True))
+    indices = dict(zip(whole.partition.names, whole.partition.indices, strict=True))
     rng = Rng((settings.seed,))
     fed = Federation(0, plan.method.server_init(rng.child("server", "init")))
-    with SimulationEngine(SimulatedClients(plan.method, plan.id, rng, holds, tmp), whole.data.train) as engine:
+    with SimulationEngine(SimulatedClients(plan.method, plan.id, rng, indices, tmp), whole.data.train) as engine:
         for row in place.rows():
 
-            def ask(requests: Iterable[tuple[str, bytes]], left_out=frozenset(row["excluded"])):
-                asked = list(requests)
-                yield from ((client, Failure("absent")) for client, _ in asked if client in left_out)
-                yield from engine.ask(request for request in asked if request[0] not in left_out)
+            def ask(requests: Iterable[tuple[str, bytes]], excluded=frozenset(row["excluded"])):
+                received = list(requests)
+                yield from ((client, Failure("absent")) for client, _ in received if client in excluded)
+                yield from engine.ask(request for request in received if request[0] not in excluded)
 
             fed, outcome = run_round(plan.method, fed, plan.id, plan.clients, ask, rng)
             assert len(outcome.replied) == row["replied"]

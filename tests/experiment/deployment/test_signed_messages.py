@@ -57,7 +57,7 @@ def engine_for(plan: Plan, nodes: list[Node]) -> tuple[FlowerEngine, InMemory]:
     grid = InMemory(dict(enumerate(nodes, start=7)))  # type: ignore[arg-type]
     signing = SigningServer(SERVER, ClientKeys())
     roster = Roster(grid, spec_of(plan), 5.0, signing=signing)
-    signing.terms = roster.spec_text
+    signing.spec = roster.spec_text
     roster.wait(NAMES, 1.0)
     return FlowerEngine(grid, roster, plan.method), grid
 
@@ -75,9 +75,9 @@ def run_all(plan: Plan, engine: Engine) -> tuple[Federation, list[RoundResult]]:
 def embedded(plan: Plan, folder: Path) -> tuple[Federation, list[RoundResult]]:
     """The same run with all clients on this machine."""
     whole = prepare(config.resolve("fedavg", {**TINY, "data": "digits"}))
-    holds = dict(zip(whole.partition.names, whole.partition.indices, strict=True))
+    indices = dict(zip(whole.partition.names, whole.partition.indices, strict=True))
     with SimulationEngine(
-        SimulatedClients(plan.method, plan.id, Rng((plan.settings.seed,)), holds, folder), whole.data.train
+        SimulatedClients(plan.method, plan.id, Rng((plan.settings.seed,)), indices, folder), whole.data.train
     ) as engine:
         return run_all(plan, engine)
 
@@ -159,14 +159,14 @@ def test_a_node_that_takes_the_name_of_another_is_excluded(tmp_path):
 
 
 def test_terms_changed_in_transit_to_less_privacy_are_refused(tmp_path):
-    """Terms changed in transit are detected by nodes that know their server's key."""
+    """A specification changed in transit is detected by nodes that know their server's key."""
     plan = plan_for("prism", privacy="moments", epsilon=9.8)
     engine, _ = engine_for(plan, [node(tmp_path, k) for k in range(3)])
-    terms = engine.roster.spec
+    spec = engine.roster.spec
     assert engine.roster.signing is not None
-    engine.roster.signing.terms = terms.text  # what the server signs
-    less = {k: v for k, v in terms.settings.items() if k not in ("privacy", "epsilon")}
-    engine.roster.spec = replace(terms, settings=less)  # what arrives
+    engine.roster.signing.spec = spec.text  # what the server signs
+    less = {k: v for k, v in spec.settings.items() if k not in ("privacy", "epsilon")}
+    engine.roster.spec = replace(spec, settings=less)  # what arrives
     _, outcomes = run_all(plan, engine)
     assert not outcomes[0].replied
     assert all("not signed by the server" in why for why in outcomes[0].excluded.values())
@@ -174,11 +174,11 @@ def test_terms_changed_in_transit_to_less_privacy_are_refused(tmp_path):
 
 
 class Rewriting(InMemory):
-    """Changes requests for descriptions (`asked`) and descriptions (`returned`) in transit."""
+    """Changes requests for descriptions (`requested`) and descriptions (`returned`) in transit."""
 
-    def __init__(self, nodes, asked=lambda node, text: text, returned=lambda node, record: record):
+    def __init__(self, nodes, requested=lambda node, text: text, returned=lambda node, record: record):
         super().__init__(nodes)
-        self.asked, self.returned, self.requests = asked, returned, []
+        self.requested, self.returned, self.requests = requested, returned, []
 
     def say(self, node, message):
         if message.metadata.message_type != DESCRIBE:
@@ -186,37 +186,37 @@ class Rewriting(InMemory):
             return
         text, carried = unpack(message, 2**10)
         self.requests.append(carried)
-        message.content = pack(self.asked(node, text), carried)
+        message.content = pack(self.requested(node, text), carried)
         super().say(node, message)
         reply = self.ready[message.metadata.message_id]
         reply.content = self.returned(node, reply.content)
 
 
-def looked(grid: InMemory, terms: RunSpec) -> Roster:
+def looked(grid: InMemory, spec: RunSpec) -> Roster:
     """A roster with the descriptions of all nodes."""
     signing = SigningServer(SERVER, ClientKeys())
-    roster = Roster(grid, terms, 5.0, signing=signing)
-    signing.terms = roster.spec_text
+    roster = Roster(grid, spec, 5.0, signing=signing)
+    signing.spec = roster.spec_text
     roster.update()
     return roster
 
 
 def test_a_description_of_an_earlier_request_is_refused(tmp_path):
-    """The same server, terms and nodes: the reply to one request is refused for the next."""
-    terms, nodes, received = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(2)}, {}
+    """The same server, specification and nodes: the reply to one request is refused for the next."""
+    spec, nodes, received = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(2)}, {}
 
     def recorded(number, record):
         return received.setdefault(number, record)
 
-    assert {d.name for d in looked(Rewriting(nodes, returned=recorded), terms).found.values()} == set(NAMES[:2])
-    again = looked(Rewriting(nodes, returned=recorded), terms)
+    assert {d.name for d in looked(Rewriting(nodes, returned=recorded), spec).found.values()} == set(NAMES[:2])
+    again = looked(Rewriting(nodes, returned=recorded), spec)
     assert again.found == {}
     assert all("not signed for this request" in why for why in again.problems())
     assert len(again.problems()) == 2
 
 
 def test_each_request_for_a_description_has_its_own_nonce(tmp_path):
-    terms, nodes = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(3)}
+    spec, nodes = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k) for k in range(3)}
     received = []
 
     def crossed(number, record):  # each description arrives as that of the next node
@@ -224,42 +224,44 @@ def test_each_request_for_a_description_has_its_own_nonce(tmp_path):
         return received[-2] if len(received) > 1 else record
 
     grid = Rewriting(nodes, returned=crossed)
-    roster = looked(grid, terms)
+    roster = looked(grid, spec)
     assert [d.name for d in roster.found.values()] == ["client-0"]
     assert len(set(grid.requests)) == 3
     assert all(len(request) == NONCE + SIGNATURE for request in grid.requests)
 
 
 def test_a_description_for_other_terms_is_refused(tmp_path):
-    """A node without server-key answers changed terms; the server detects the change."""
-    terms, nodes = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k, **{"server-key": ""}) for k in range(2)}
+    """A node without server-key answers a changed specification; the server detects the change."""
+    spec, nodes = spec_of(plan_for("prism")), {7 + k: node(tmp_path, k, **{"server-key": ""}) for k in range(2)}
 
     def changed(number, text):
         return text if number == 7 else text.replace('"rounds": 2', '"rounds": 3')
 
-    roster = looked(Rewriting(nodes, asked=changed), terms)
+    roster = looked(Rewriting(nodes, requested=changed), spec)
     assert [d.name for d in roster.found.values()] == ["client-0"]
     assert "not signed for this request" in roster.problems()[0]
 
 
 def test_a_request_for_a_description_without_a_nonce_is_refused(tmp_path):
-    ours, server = node(tmp_path, 0), SigningServer(SERVER, ClientKeys(), lambda: "terms")
-    assert len(ours.verify("terms", server.sign("", bytes(NONCE), DESCRIBE), DESCRIBE)) == NONCE
+    ours, server = node(tmp_path, 0), SigningServer(SERVER, ClientKeys(), lambda: "spec")
+    assert len(ours.verify("spec", server.sign("", bytes(NONCE), DESCRIBE), DESCRIBE)) == NONCE
     for nonce in (b"", bytes(NONCE - 1)):
         with pytest.raises(VitrailError, match="a nonce of 32 bytes"):
-            ours.verify("terms", server.sign("", nonce, DESCRIBE), DESCRIBE)
+            ours.verify("spec", server.sign("", nonce, DESCRIBE), DESCRIBE)
 
 
 def test_errors_in_a_node_config_are_not_sent_to_the_server(tmp_path, capfd):
     """A misspelled policy also reveals the owner's policy."""
     wrong = {"name": "a", "data": "digits", "folder": str(tmp_path), "accept": "momnets", "max-epsilon": 3.14}
     for kind in (DESCRIBE, TRAIN, KEEP):
-        asked = Message(pack("{}", bytes(NONCE + SIGNATURE)), 1, kind)
-        asked.metadata.__dict__["_message_id"] = "m1"
-        returned, _ = unpack(app(asked, Context(1, 1, wrong, RecordDict(), {})), 2**10)
+        request = Message(pack("{}", bytes(NONCE + SIGNATURE)), 1, kind)
+        request.metadata.__dict__["_message_id"] = "m1"
+        returned, _ = unpack(app(request, Context(1, 1, wrong, RecordDict(), {})), 2**10)
         assert "its node config is wrong; see the node's own log" in returned
         assert "mom" not in returned
-    assert "accept=momnets: no such mechanism; did you mean moments" in capfd.readouterr().err
+    printed = capfd.readouterr().err
+    assert "accept=momnets: no such mechanism" in printed
+    assert "did you mean moments" in printed
 
 
 def test_a_misspelled_node_config_is_refused_with_a_suggestion(tmp_path):

@@ -32,11 +32,11 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
 
 
 def test_a_registered_supernode_is_accepted(sites: Sites):
-    sites.says("registered", "SuperNode ID")
+    sites.wait_for("registered", "SuperNode ID")
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("unregistered", "Failed to activate SuperNode"),
         ("without a key", "All SuperNodes must be registered"),
@@ -44,14 +44,14 @@ def test_a_registered_supernode_is_accepted(sites: Sites):
         ("of another authority", "CERTIFICATE_VERIFY_FAILED"),
     ],
 )
-def test_any_other_supernode_is_refused(sites: Sites, name: str, says: str):
+def test_any_other_supernode_is_refused(sites: Sites, name: str, message: str):
     assert sites.running[name].wait(PATIENCE) != 0
     assert "SuperNode ID" not in sites.log(name)
-    assert says in sites.log(name)
+    assert message in sites.log(name)
 
 
 def test_one_node_was_accepted_and_all_sockets_are_on_loopback(sites: Sites):
-    sites.says("registered", "SuperNode ID")
+    sites.wait_for("registered", "SuperNode ID")
     assert sites.log("link").count("Activated node_id") == 1
     assert listening(sites.pids())
     assert only_loopback(sites.pids())

@@ -30,7 +30,7 @@ dependencies = []
 [tool.hatch.build.targets.wheel]
 packages = ["."]
 [tool.flwr.app]
-publisher = "somebody"
+publisher = "another"
 [tool.flwr.app.components]
 serverapp = "foreign.app:server"
 clientapp = "foreign.app:client"
@@ -91,7 +91,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
             key, ca = keys / name / "supernode.key", keys / name / "ca.crt"
             sites.supernode(name, "--node-config", shared, key=key, ca=ca, command=command)
         for name in owners:
-            sites.says(name, "SuperNode ID")
+            sites.wait_for(name, "SuperNode ID")
         yield sites
 
 
@@ -121,7 +121,7 @@ def test_a_run_continues_with_the_nodes_that_accept_it(sites: Sites):
     (model,) = (keys / "north" / "models").iterdir()
     assert model.read_bytes() == (out / "model.safetensors").read_bytes()
     for stranger in ("south", "west", "east"):
-        assert not (keys / stranger / "runs").exists(), "of a run that it refuses a node keeps nothing"
+        assert not (keys / stranger / "runs").exists(), "a node stores nothing of a run that it refuses"
         assert not (keys / stranger / "models").exists()
 
 

@@ -1,17 +1,17 @@
 """Certificates and keys for a trial with Flower, one folder per party.
 
-    FOLDER/superlink/  ca.crt server.crt server.key            TLS of the SuperLink
-                       signing.key signing.pub                 signing key of the server
-                       nodes/NAME.pub                          node keys to register with the SuperLink
-                       keys/NAME.pub                           keys that nodes sign their replies with
-    FOLDER/NAME/       ca.crt supernode.key supernode.pub      authentication of the node at the SuperLink
-                       server.pub                              key of its server: server-key
-                       node.key node.pub                       signing key of the node
-                       peers/NAME.pub                          keys of all nodes: peer-keys
-
 The key of the certificate authority is deleted after signing: no other server can be made that these nodes trust. A
 permanent deployment should use the parties' own authority, and create each private key where it is used.
 """
+
+# FOLDER/superlink/  ca.crt server.crt server.key            TLS of the SuperLink
+#                    signing.key signing.pub                 signing key of the server
+#                    nodes/NAME.pub                          node keys to register with the SuperLink
+#                    keys/NAME.pub                           keys that nodes sign their replies with
+# FOLDER/NAME/       ca.crt supernode.key supernode.pub      authentication of the node at the SuperLink
+#                    server.pub                              key of its server: server-key
+#                    node.key node.pub                       signing key of the node
+#                    peers/NAME.pub                          keys of all nodes: peer-keys
 
 from __future__ import annotations
 

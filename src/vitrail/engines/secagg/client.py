@@ -1,9 +1,8 @@
 """A client's side of secure aggregation: five exchanges per round (messages.py), with secrets in its private state.
 
-A client answers each exchange once, so it signs one list of clients and never sends both shares of one client. It sends
-no share before `threshold` clients have signed the list that it signed (the consistency check of Bonawitz et al. 2017).
-The threshold comes from its own task, not from the server, and the keys of other clients from its owner, if the owner
-has provided a folder of them.
+A client answers each exchange once, so it never sends both shares of one client. It sends no share before `threshold`
+clients have signed the list that it signed (the consistency check of Bonawitz et al. 2017). The threshold comes from
+its own task, not from the server, and the keys of other clients from its owner, if the owner has provided them.
 """
 
 from __future__ import annotations
@@ -113,12 +112,12 @@ def _share(me: SecAggClient, message: Message, secrets: State, source: Source) -
     group, i = me.group(names), names.index(me.name)
     raw = read_bytes(message, messages.KEYS, ADVERTISED * len(names))
     keys = [AdvertisedKeys.read(raw[k : k + ADVERTISED]) for k in range(0, len(raw), ADVERTISED)]
-    if keys[i].pack() != secrets["shown"] or len({theirs.signer for theirs in keys}) != len(names):
+    if keys[i].pack() != secrets["shown"] or len({k.signer for k in keys}) != len(names):
         raise Malformed("the keys are not one per client, with this client's own among them")
-    for peer, theirs in zip(names, keys, strict=True):
-        theirs.check(me.run, me.round, peer)
+    for peer, advertised in zip(names, keys, strict=True):
+        advertised.check(me.run, me.round, peer)
         if me.peers is not None and peer != me.name:
-            me.peers.meet(peer, theirs.signer)
+            me.peers.meet(peer, advertised.signer)
     points = range(1, len(names) + 1)
     seeds = secagg.split(source, secrets["seed"], group.threshold, points)
     masks = secagg.split(source, secrets["masks"], group.threshold, points)

@@ -1,16 +1,15 @@
 """Exchanges of secure aggregation and the parts of their messages.
 
-0 advertise   client -> server: public keys for letters and masks, a commitment to the seed of its own mask, signed
-1 share       client -> other clients: shares of that seed and of its mask key, one encrypted letter each
-2 mask        client -> server: the method's own round; its sum parts as integers under all masks
-3 confirm     client -> server: a signature over the clients, their keys, and whose masked replies arrived
-4 open        client -> server: for each client one share: of the seed if its reply arrived, else of its mask key
-
-Sum parts are integers modulo 2^w, which can be masked and added. Values are stored relative to the declared minimum, so
-they range from 0 to `span`; w is the smallest width for which the sum of all clients does not wrap: bits of K clients
-take bit_length(K) bits per element. Floats use the same 64-bit fixed point as sums without masks (engines/sums.py), so
-both give the same sum to the bit.
+Sum parts are integers modulo 2^w, relative to the declared minimum, so they range from 0 to `span`; w is the smallest
+width for which the sum of all clients does not wrap. Floats use the 64-bit fixed point of sums without masks
+(engines/sums.py), so both give the same sum to the bit.
 """
+
+# 0 advertise   client -> server: public keys for letters and masks, a commitment to the seed of its own mask, signed
+# 1 share       client -> other clients: shares of that seed and of its mask key, one encrypted letter each
+# 2 mask        client -> server: the method's own round; its sum parts as integers under all masks
+# 3 confirm     client -> server: a signature over the clients, their keys, and whose masked replies arrived
+# 4 open        client -> server: for each client one share: of the seed if its reply arrived, else of its mask key
 
 from __future__ import annotations
 

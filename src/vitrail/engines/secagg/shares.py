@@ -1,18 +1,19 @@
 """Arithmetic of secure aggregation: masks, advertised keys, secret sharing. Messages are in client.py and server.py.
 
-Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), with masks modulo
-2^w. Client i sends
-
-    y_i = x_i + PRG(b_i) + sum over clients j > i of PRG(k_ij) - sum over clients j < i of PRG(k_ij)   (mod 2^w)
-
-where k_ij comes from a key agreement and b_i is its own seed. Pairwise masks cancel in the sum. The server removes the
-masks of b_i for clients whose y_i arrived, and the pairwise masks of those that dropped out, using shares of b_i or of
-i's mask key that the other clients have: any `threshold` shares rebuild a secret, fewer reveal nothing about it. The
-server must never get both secrets of one client.
-
-Secret sharing is implemented here, over the integers modulo the first prime above 2^256, because its coefficients must
-come from the caller's source, and because a server must rebuild 64 clients' secrets in milliseconds.
+Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), modulo 2^w.
 """
+
+# Client i sends
+#
+#     y_i = x_i + PRG(b_i) + sum over clients j > i of PRG(k_ij) - sum over clients j < i of PRG(k_ij)   (mod 2^w)
+#
+# where k_ij comes from a key agreement and b_i is its own seed. Pairwise masks cancel in the sum. The server removes
+# the masks of b_i for clients whose y_i arrived, and the pairwise masks of those that dropped out, using shares of b_i
+# or of i's mask key that the other clients have: any `threshold` shares rebuild a secret, fewer reveal nothing about
+# it. The server must never get both secrets of one client.
+#
+# Secret sharing is implemented here, over the integers modulo the first prime above 2^256, because its coefficients
+# must come from the caller's source, and because a server must rebuild 64 clients' secrets in milliseconds.
 
 from __future__ import annotations
 

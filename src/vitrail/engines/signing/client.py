@@ -26,12 +26,12 @@ class SignedSession:
     key: Key
     server: bytes | None = None
 
-    def verify(self, signed: bytes, terms: str = "", purpose: str = TRAIN, to: str | None = None) -> bytes:
+    def verify(self, signed: bytes, spec: str = "", purpose: str = TRAIN, to: str | None = None) -> bytes:
         """Return the request in a signed message.
 
         Args:
             signed: The request, followed by its signature.
-            terms: Terms of the run that the request was sent with.
+            spec: Specification of the run that the request was sent with.
             purpose: What the message is for.
             to: Recipient that the signature must name; None: this client.
 
@@ -39,7 +39,7 @@ class SignedSession:
             Malformed: The signature is not the server's, or is for another recipient, purpose or run.
         """
         request, signature = split(signed)
-        pieces = request_pieces(purpose, self.name if to is None else to, terms, request)
+        pieces = request_pieces(purpose, self.name if to is None else to, spec, request)
         if self.server is not None and not signed_by(self.server, signature, *pieces):
             raise Malformed("the request is not signed by the server that this node's owner named (server-key)")
         return request
@@ -49,9 +49,9 @@ class SignedSession:
         return reply + self.key.sign(*reply_pieces(purpose, self.name, request, reply))
 
 
-def request_pieces(purpose: str, client: str, terms: str, request: bytes) -> tuple[bytes, ...]:
+def request_pieces(purpose: str, client: str, spec: str, request: bytes) -> tuple[bytes, ...]:
     """Return what the server signs of a request."""
-    return b"request", purpose.encode(), client.encode(), terms.encode(), request
+    return b"request", purpose.encode(), client.encode(), spec.encode(), request
 
 
 def reply_pieces(purpose: str, client: str, request: bytes, reply: bytes) -> tuple[bytes, ...]:
@@ -59,6 +59,6 @@ def reply_pieces(purpose: str, client: str, request: bytes, reply: bytes) -> tup
     return b"reply", purpose.encode(), client.encode(), digest(request), reply
 
 
-def description_request(nonce: bytes, terms: str) -> bytes:
-    """Return the request that the signature of a description covers: the nonce and the terms of the run."""
-    return nonce + terms.encode()
+def description_request(nonce: bytes, spec: str) -> bytes:
+    """Return the request that the signature of a description covers: the nonce and the specification of the run."""
+    return nonce + spec.encode()

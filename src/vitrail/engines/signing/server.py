@@ -73,13 +73,13 @@ class SigningServer:
     Args:
         key: The server's key.
         client_keys: Public keys of the clients.
-        terms: Returns the terms of the run, which the signatures of requests cover.
+        spec: Returns the specification of the run, which the signatures of requests cover.
         counted: Numbers of signatures sent and received, by round and client.
     """
 
     key: Key
     client_keys: ClientKeys
-    terms: Callable[[], str] = lambda: ""
+    spec: Callable[[], str] = lambda: ""
     counted: dict[tuple[int, str], list[int]] = field(default_factory=dict)
 
     def ask(self, carry: Ask, purpose: str = TRAIN) -> Ask:
@@ -94,7 +94,7 @@ class SigningServer:
 
     def sign(self, client: str, request: bytes, purpose: str = TRAIN) -> bytes:
         """Return a request, followed by its signature."""
-        return request + self.key.sign(*request_pieces(purpose, client, self.terms(), request))
+        return request + self.key.sign(*request_pieces(purpose, client, self.spec(), request))
 
     def verify_description(
         self, client: str, key: bytes, request: bytes, reply: bytes, signature: bytes, purpose: str

@@ -148,7 +148,7 @@ class Node:
 
         if not spec.id or not private_file(self._run_path(spec), self.name).exists():
             raise VitrailError("this node has not answered the run, so it stores no model of it")
-        shutil.rmtree(self._run_folder(spec) / "pictures", ignore_errors=True)
+        shutil.rmtree(self._run_folder(spec) / "images", ignore_errors=True)
         path = self.config.path / "models" / f"{spec.id}.safetensors"
         if path.exists() and path.read_bytes() != model:
             raise VitrailError("this node already has another model of the run")
@@ -172,7 +172,7 @@ class Node:
 
     def _images(self, spec: RunSpec, folder: Path) -> Images:
         """Decode the images once per run: each message is answered by a new process."""
-        place = folder / "pictures"
+        place = folder / "images"
         if not place.exists():
             data = node_images(self.config, common_settings(spec))
             if (data.shape, data.classes) != (spec.shape, spec.classes):

@@ -57,7 +57,7 @@ def serve(grid: Grid, given: Mapping[str, Any], callback: Callback | None = None
         stored, signing = _read_facts(folder), _signing_server()
         signing.client_keys.keys |= {name: bytes.fromhex(key) for name, key in (stored or {}).get("keys", {}).items()}
         roster = Roster(grid, offer_spec(settings), settings.timeout, signing=signing)
-        signing.terms = roster.spec_text
+        signing.spec = roster.spec_text
         facts = stored or _gather_nodes(folder, roster, settings)
         plan = deployment_plan(settings, facts, signing.key)
         if facts["id"] not in ("", plan.id.hex()):

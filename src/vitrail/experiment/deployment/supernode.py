@@ -37,7 +37,7 @@ def start(arguments: Sequence[str]) -> None:
     """
     for option, why in _REFUSED.items():
         if any(len(a) > 3 and option.startswith(a.partition("=")[0]) for a in arguments):  # options may be abbreviated
-            raise VitrailError(f"{option}: {why}; leave it out, or use flower-supernode itself")
+            raise VitrailError(f"{option}: {why}; remove it, or use flower-supernode itself")
     flower_module()  # raises for a Flower whose loading of apps cannot be replaced
     path = os.pathsep.join([str(commands()), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path}

@@ -78,10 +78,12 @@ class FederatedClassifier(BaseMethod):
     """Settings of a federated classifier, and FedAvg except for the client's training."""
 
     task: Task
-    local_steps: int = setting(20, "SGD steps of a client per round", ge=1)
+    local_steps: int = setting(20, "SGD steps of a client per round (ours)", ge=1)
     batch_size: int = setting(16, "images per step", ge=1)
     lr: float = setting(0.1, "SGD's learning rate; it decays to zero over the rounds (cosine)", gt=0, le=1e3)
-    server_steps: int = setting(40, "steps per round on the server's own images, if it has any (server_fraction)", ge=0)
+    server_steps: int = setting(
+        40, "steps per round on the server's own images, if it has any (server_fraction) (ours)", ge=0
+    )
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 40}
 

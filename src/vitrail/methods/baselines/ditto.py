@@ -29,8 +29,8 @@ class Ditto(PaDPaF):
 
     shared: Literal["everything"] = setting("everything", "federated networks: always all of w")
     ditto_lambda: float = setting(1.0, "λ: weight of the term that keeps v_k near w_t (paper: 1)", ge=0, le=1e6)
-    local_epochs: float = setting(0.25, "epochs over a client's images per round, for w", gt=0, le=1e4)
-    personal_epochs: float = setting(0.25, "epochs over a client's images per round, for v_k", gt=0, le=1e4)
+    local_epochs: float = setting(0.25, "epochs over a client's images per round, for w (ours)", gt=0, le=1e4)
+    personal_epochs: float = setting(0.25, "epochs over a client's images per round, for v_k (ours)", gt=0, le=1e4)
 
     has_personal_models: ClassVar[bool] = True
 

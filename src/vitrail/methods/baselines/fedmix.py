@@ -43,7 +43,7 @@ class NaiveMix(FederatedClassifier):
     """NaiveMix: FedAvg, with mixup of local images and shared means."""
 
     images_per_mean: int = setting(10, "images per mean (M)", ge=1)
-    max_means: int = setting(60, "largest number of means that a client shares", ge=1, le=100_000)
+    max_means: int = setting(60, "largest number of means that a client shares (ours)", ge=1, le=100_000)
     mix_lambda: float = setting(0.1, "weight λ of the means in mixup", ge=0, lt=1)
 
     needs_ack: ClassVar[bool] = True

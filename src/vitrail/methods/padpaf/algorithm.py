@@ -55,7 +55,8 @@ class PaDPaF(BaseMethod):
 
     task: Task
     shared: Literal["content", "everything", "nothing"] = setting(
-        "content", "federated networks: content (PaDPaF), everything (FedAvg), nothing (local training)"
+        "content",
+        "federated networks: content (PaDPaF), everything (FedAvg), nothing (local training) (paper: content)",
     )
     prox_mu: float = setting(0.0, "μ of FedProx on federated networks (paper: 0)", ge=0, le=1e6)
     width: int = setting(32, "channels of every layer (paper: 64, CelebA 128)", ge=4, le=512)
@@ -80,7 +81,7 @@ class PaDPaF(BaseMethod):
     weighting: Literal["examples", "uniform"] = setting(
         "examples", "weight of a client: its number of images, or 1 (paper: uniform)"
     )
-    wire_dtype: Literal["float32", "float16"] = setting("float32", "number format of sent weights")
+    wire_dtype: Literal["float32", "float16"] = setting("float32", "number format of sent weights (ours)")
     loss: Form = setting("hinge", "GAN loss: hinge (published code) or wasserstein (paper: wasserstein)")
     d_steps: int = setting(3, "T_D: steps of D per step of G (paper: 3)", ge=1)
     fake_labels: Literal["all", "own"] = setting(

@@ -68,13 +68,13 @@ class Prism(masks.MaskMethod):
     # Local training.
     local_steps: int = setting(20, "training iterations per client and round (paper: 100)", ge=1)
     precision: Precision = setting(
-        "auto", "arithmetic of the networks; auto: bfloat16 if the processor has instructions for it"
+        "auto", "arithmetic of the networks; auto: bfloat16 if the processor has instructions for it (ours)"
     )
     batch_size: int = setting(50, "generated images per iteration (paper: 64)", ge=2)
     lr: float = setting(0.3, "Adam's learning rate for the scores (paper: 0.1)", gt=0, le=1e3)
     schedule: Literal["cosine", "constant"] = setting("cosine", "learning rate over the rounds (paper: constant)")
     straight_through: Literal["identity", "theta"] = setting(
-        "identity", "gradient of the mask by θ: 1 (identity) or θ (theta, as in the paper's code)"
+        "identity", "gradient of the mask by θ: 1 with identity, θ with theta (published code: theta)"
     )
     loss: Literal["moments", "gan"] = setting(
         "moments", "feature moments (Eq. 1), or a discriminator on each client (paper: moments)"
@@ -88,7 +88,7 @@ class Prism(masks.MaskMethod):
     moment_averaging: Literal["exponential", "adam", "none"] = setting(
         "exponential", "how moments of generated images are averaged over batches; adam is AMA (paper: adam)"
     )
-    smoothing: float = setting(0.1, "moment_averaging=exponential: weight of the newest batch", gt=0, le=1)
+    smoothing: float = setting(0.1, "moment_averaging=exponential: weight of the newest batch (ours)", gt=0, le=1)
     ama_lr: float = setting(0.005, "moment_averaging=adam: learning rate (paper: 0.005)", gt=0, le=1e3)
 
     # Upload.
@@ -96,10 +96,10 @@ class Prism(masks.MaskMethod):
         "stratified", "masks of one round are sampled jointly or independently (paper: independent)"
     )
     coding: Literal["entropy", "packed", "klms"] = setting(
-        "entropy", "mask coding: entropy coding under θ_t, packed bits, or KLMS (random candidates; lossy)"
+        "entropy", "mask coding: entropy coding under θ_t, packed bits, or KLMS (random candidates; lossy) (ours)"
     )
-    klms_bits: int = setting(6, "klms: bits per block", ge=1, le=12)
-    klms_block: int = setting(64, "klms: mask elements per block", ge=1)
+    klms_bits: int = setting(6, "klms: bits per block (ours)", ge=1, le=12)
+    klms_block: int = setting(64, "klms: mask elements per block (ours)", ge=1)
     alpha: float = setting(0.0, "PRISM-α: percentage of layers that send scores (paper: 0 or 70)", ge=0, le=100)
     score_layers: Literal["backward", "forward"] = setting(
         "backward", "PRISM-α: the last layers send scores, or the first (paper: backward)"
@@ -110,7 +110,9 @@ class Prism(masks.MaskMethod):
     )
 
     # Aggregation and export.
-    theta_clamp: float = setting(0.02, "averaged θ is clamped to [theta_clamp, 1 - theta_clamp]", ge=0.001, lt=0.5)
+    theta_clamp: float = setting(
+        0.02, "averaged θ is clamped to [theta_clamp, 1 - theta_clamp] (published code: 0.01)", ge=0.001, lt=0.5
+    )
     mada: Literal["off", "sampled", "expected"] = setting(
         "off", "MADA: move scores by λ, the Hamming distance of sampled masks (paper: sampled)"
     )
@@ -123,10 +125,10 @@ class Prism(masks.MaskMethod):
         "none", "none; moments (noise once), mask-update (every round), paper (assumed, not proven)"
     )
     pool_size: int = setting(
-        4, "privacy=moments: layers of ψ are averaged to at most this many positions per side", ge=1
+        4, "privacy=moments: layers of ψ are averaged to at most this many positions per side (ours)", ge=1
     )
     max_update_norm: float = setting(
-        1.0, "mask-update: the change of θ is scaled to at most this norm", ge=1e-6, le=1e4
+        1.0, "mask-update: the change of θ is scaled to at most this norm (ours)", ge=1e-6, le=1e4
     )
     theta_clip: float = setting(
         0.1, "mask-update, paper: θ with noise is clipped to [c, 1 - c] (paper: 0.1)", ge=1e-6, lt=0.5

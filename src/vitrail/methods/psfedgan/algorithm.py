@@ -58,12 +58,19 @@ class PsFedGan(gan.PrivateGan):
     steps_per_message: int = setting(10, "training steps, each with its D, in one message (paper: 1)", ge=1, le=1000)
     d_steps: int = setting(1, "iterations of D per step (paper: as D's architecture needs)", ge=1)
     batch_size: int = setting(
-        16, "real images, and fakes, per step; dp-sgd: fakes per step, and divisor of the sum", ge=2
+        16, "real images, and fakes, per step; dp-sgd: fakes per step, and divisor of the sum (paper: no value)", ge=2
     )
-    width: int = setting(16, "channels of G's last hidden layer", ge=4, le=512)
-    latent_dim: int = setting(100, "dimension of the noise z", ge=1, le=4096)
+    width: int = setting(
+        16,
+        "channels of G's last hidden layer (paper: G of 1.5 million weights for MNIST, 3.82 million for CIFAR10)",
+        ge=4,
+        le=512,
+    )
+    latent_dim: int = setting(100, "dimension of the noise z (paper: no value)", ge=1, le=4096)
     d_architecture: str = setting(
-        "dcgan", "architecture of D; psfedgan: client_discriminators sets it per client", check=DISCRIMINATORS.check
+        "dcgan",
+        "architecture of D; psfedgan: client_discriminators sets it per client (paper: any)",
+        check=DISCRIMINATORS.check,
     )
     d_width: int = setting(
         16,
@@ -72,14 +79,15 @@ class PsFedGan(gan.PrivateGan):
         ge=1,
         le=512,
     )
-    lr: float = setting(2e-3, "learning rate of G (Adam)", gt=0, le=1e3)
-    d_lr: float = setting(1e-3, "learning rate of D (Adam)", gt=0, le=1e3)
-    beta1: float = setting(0.5, "Adam's β1 for G and D", ge=0, lt=1)
+    lr: float = setting(2e-3, "learning rate of G (Adam) (paper: no value)", gt=0, le=1e3)
+    d_lr: float = setting(1e-3, "learning rate of D (Adam) (paper: no value)", gt=0, le=1e3)
+    beta1: float = setting(0.5, "Adam's β1 for G and D (paper: no value)", ge=0, lt=1)
     g_loss: Literal["nonsaturating", "minimax"] = setting("nonsaturating", "loss of G (paper: minimax, Eq. 10)")
     label_sets: Literal["auto", "declared", "all", "public"] = setting(
         "auto",
         "labels that fakes are drawn with. declared: those of the client's images, which it sends; "
-        "all: every label; public: as declared, also with privacy; auto: declared, or all with privacy",
+        "all: every label; public: as declared, also with privacy; auto: declared, or all with privacy "
+        "(paper: no value)",
     )
     ema_decay: float = setting(
         0.99, "decay per step of the server's moving average of G's weights (paper: 0)", ge=0, lt=1
@@ -87,23 +95,27 @@ class PsFedGan(gan.PrivateGan):
     classifier_rounds: int = setting(
         10, "final rounds in which C_l is trained; at most half of all (paper: after every N steps)", ge=0
     )
-    classifier_steps: int = setting(120, "training steps of the classifier per such round", ge=1)
-    classifier_batch_size: int = setting(64, "images per training step of the classifier", ge=2)
-    real_fraction: float = setting(0.5, "fraction of the server's real images in a batch of the classifier", ge=0, le=1)
-    max_grad_norm: float = setting(1.0, "dp-sgd: norm to which one image's gradient is clipped (C)", ge=1e-6, le=1e4)
+    classifier_steps: int = setting(120, "training steps of the classifier per such round (paper: no value)", ge=1)
+    classifier_batch_size: int = setting(64, "images per training step of the classifier (paper: no value)", ge=2)
+    real_fraction: float = setting(
+        0.5, "fraction of the server's real images in a batch of the classifier (paper: no value)", ge=0, le=1
+    )
+    max_grad_norm: float = setting(
+        1.0, "dp-sgd: norm to which one image's gradient is clipped (C) (ours)", ge=1e-6, le=1e4
+    )
     sample_rate: float = setting(
-        0.05, "dp-sgd: probability of an image to be in a step; public, as batch_size", gt=0, le=1
+        0.05, "dp-sgd: probability of an image to be in a step; public, as batch_size (ours)", gt=0, le=1
     )
     d_coding: Literal["plain", "delta", "int8", "int4"] = setting(
-        "plain", "coding of D: plain (float32), delta (exact, coded differences), int8 or int4 (rounded)"
+        "plain", "coding of D: plain (float32), delta (exact, coded differences), int8 or int4 (rounded) (ours)"
     )
     client_discriminators: str = setting(
-        "", "clients whose D differs from d_architecture and d_width: NAME=ARCHITECTURE:WIDTH, ..."
+        "", "clients whose D differs from d_architecture and d_width: NAME=ARCHITECTURE:WIDTH, ... (paper: any)"
     )
     key_source: Literal["agree", "file"] = setting(
         "agree",
         "secret seed of G. agree: by X25519 key agreement; file: from CLIENT.key in the folder "
-        "VITRAIL_KEYS, on both sides",
+        "VITRAIL_KEYS, on both sides (paper: agreed in advance)",
     )
 
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 130, "server_fraction": 0.01}

@@ -66,12 +66,24 @@ class ModelKind:
 
         A generator has an attribute `z`, its number of noise dimensions, and is called with noise (n, z) and labels
         (n,) or None; it returns images in [-1, 1].
+
+        Args:
+            tree: The model's tree, such as `shape`, `classes` and the sizes of layers; from an untrusted file.
+
+        Returns:
+            The network, with any weights.
+
+        Raises:
+            Malformed: If the tree does not describe a network.
         """
         raise NotImplementedError(f"{cls.__name__} must implement network(tree)")
 
     @classmethod
     def check(cls, tree: dict[str, Any]) -> int:
         """Check a tree before memory is allocated for its network; called on the meta device.
+
+        Args:
+            tree: The model's tree, from an untrusted file.
 
         Returns:
             The bytes of the tensors that the model consists of.
@@ -87,7 +99,14 @@ class ModelKind:
 
     @classmethod
     def build(cls, tree: dict[str, Any]) -> nn.Module:
-        """Build the trained network, in evaluation mode, from a tree that was checked."""
+        """Build the trained network from a tree that was checked.
+
+        Args:
+            tree: The model's tree.
+
+        Returns:
+            The network, in evaluation mode.
+        """
         net = cls.network(tree)
         net.load_state_dict(tree["weights"])
         return net.eval()
@@ -101,6 +120,9 @@ class ModelKind:
             private: The client's private state, or its entry "personal" if it has one: `vitrail sample MODEL --client
                 FILE` has only the two files, so a client that stores more than its model stores the model there.
 
+        Returns:
+            The tree of a complete model.
+
         Raises:
             Malformed: If models of this kind have no private part, or the state has none that fits the tree.
         """
@@ -108,27 +130,54 @@ class ModelKind:
 
     @classmethod
     def num_tensors(cls, tree: dict[str, Any]) -> int:
-        """Return the number of tensors that the model consists of."""
+        """Return the number of tensors that the model consists of.
+
+        Args:
+            tree: The model's tree, checked.
+        """
         return len(tree.get("weights", ()))
 
     @classmethod
     def num_generators(cls, tree: dict[str, Any]) -> int:  # noqa: ARG003
-        """Return the number of generators, of which a run has at most one per client."""
+        """Return the number of generators, of which a run has at most one per client.
+
+        Args:
+            tree: The model's tree, checked.
+        """
         return 1
 
     @classmethod
     def largest_part(cls, net: nn.Module, stored: int) -> tuple[nn.Module, int]:
-        """Return the network that computes one image, and the bytes stored for it, of a network of `stored` bytes."""
+        """Return the network that computes one image, and the bytes stored for it.
+
+        Args:
+            net: The whole network.
+            stored: The bytes stored for the whole network.
+        """
         return net, stored
 
     @classmethod
     def batch_norm(cls, tree: dict[str, Any]) -> str:  # noqa: ARG003
-        """Describe where BatchNorm's statistics come from; by default `statistics`."""
+        """Describe where BatchNorm's statistics come from; by default `statistics`.
+
+        Args:
+            tree: The model's tree, checked.
+
+        Returns:
+            A few words for `vitrail show`.
+        """
         return cls.statistics
 
     @classmethod
     def mask(cls, net: nn.Module) -> dict[str, Any]:  # noqa: ARG003
-        """Describe the mask of a built network: `elements`, `share` of ones, and `ones` where it is fixed."""
+        """Describe the mask of a built network.
+
+        Args:
+            net: The built network.
+
+        Returns:
+            `elements`, `share` of ones, and `ones` where the mask is fixed; empty without a mask.
+        """
         return {}
 
 

@@ -122,7 +122,7 @@ def test_a_method_that_keeps_the_rules_passes(name, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "name", "says"),
+    ("method", "name", "message"),
     [
         (NoNoise, "noise", "no noise is added"),
         (NoNoiseByServer, "noise", "the server's state does not change"),
@@ -137,8 +137,8 @@ def test_a_method_that_keeps_the_rules_passes(name, tmp_path: Path) -> None:
         (DictFromBroadcast, "types", r"broadcast must return a vitrail\.Broadcast, not dict"),
     ],
 )
-def test_a_method_that_breaks_a_rule_is_refused(method, name, says, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=says):
+def test_a_method_that_breaks_a_rule_is_refused(method, name, message, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=message):
         check(method, name, tmp_path)
 
 

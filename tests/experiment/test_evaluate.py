@@ -1,4 +1,4 @@
-"""Every client's own generator, on held-out pictures as this client would see them."""
+"""Every client's own generator, on held-out images as this client would see them."""
 
 import json
 
@@ -79,10 +79,13 @@ def test_the_command_line_prints_a_line_a_client_and_keeps_them(run, columns):
     stored = json.loads((run / "clients.json").read_text())
     assert [c["name"] for c in stored["columns"]] == ["invert", "blur"]
     assert stored["columns"][0]["measures"][0]["value"] == pytest.approx(columns[0].measures[0].value)
-    for words, says in ((["--best"], "remove --data, --best and --ensemble"), (["--metrics", "oracle"], "not oracle")):
+    for words, message in (
+        (["--best"], "remove --data, --best and --ensemble"),
+        (["--metrics", "oracle"], "not oracle"),
+    ):
         refused = CliRunner().invoke(app, ["evaluate", str(run), "--clients", *words])
         assert isinstance(refused.exception, VitrailError)
-        assert says in str(refused.exception)
+        assert message in str(refused.exception)
 
 
 def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
@@ -97,7 +100,7 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     assert "fd-vitrail, mean of clients ↓" in table.columns
     assert not [c for c in table.columns if "of client " in c]
     assert "biased upwards" in table.note
-    assert " of client " not in table.note, "what holds for every client is said once"
+    assert " of client " not in table.note, "what applies to every client is stated once"
     assert clients.columns == ["", "ours", "FedAvg"]
     assert [row[0] for row in clients.rows] == ["fd-vitrail of client invert ↓", "fd-vitrail of client blur ↓"]
     assert all(" to " in cell for row in clients.rows for cell in row[1:])
@@ -105,7 +108,7 @@ def test_a_comparison_shows_the_mean_and_every_client(tmp_path, monkeypatch):
     again = entries([str(file)], {})
     compare(again, [0], tmp_path / "out", how, lambda *_: Callback())
     assert [e.found for e in again] == [e.found for e in found]
-    with pytest.raises(VitrailError, match="leave out --best"):
+    with pytest.raises(VitrailError, match="remove --best"):
         compare(
             entries([str(file)], {}),
             [0],

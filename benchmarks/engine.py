@@ -48,7 +48,7 @@ def scaling(clients: int) -> dict[str, float]:
     """Return seconds per client in the second round, and peak resident memory in megabytes."""
     import vitrail
 
-    small = {"size": 8, "width": 0.25, "local_steps": 1, "batch_size": 20}
+    small: dict[str, Any] = {"size": 8, "width": 0.25, "local_steps": 1, "batch_size": 20}
     with tempfile.TemporaryDirectory() as folder:
         run = vitrail.train(
             "prism", data="mnist", out=f"{folder}/run", rounds=2, clients=clients, workers=1, grids=0, eval_every=0,

@@ -252,7 +252,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_trained(how, sett
 
 def test_the_best_round_is_refused_where_epsilon_is_proven(tmp_path):
     proven = entries(["prism"], {"data": "digits", "privacy": "mask-update", "epsilon": 5})
-    with pytest.raises(VitrailError, match="a private run keeps no best round"):
+    with pytest.raises(VitrailError, match="a private run stores no best round"):
         check(proven, [], tmp_path, EvalConfig(best=True))
     check(entries(["prism"], {"data": "digits", "privacy": "paper", "epsilon": 5}), [], tmp_path, EvalConfig(best=True))
 

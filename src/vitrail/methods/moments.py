@@ -66,8 +66,8 @@ class Moments(masks.MaskMethod):
     )
 
     # The network and its training on the server.
-    network: Literal["masked", "dense"] = setting(
-        "dense", "what is trained: the weights, or a mask over random ones (kilobytes, worse images)"
+    network: Literal["auto", "dense", "masked"] = setting(
+        "auto", "what is trained: the weights (dense, auto), or a mask over random ones (kilobytes, worse images)"
     )
     generator: str = setting(
         "auto", "generator network; auto: conditional for dense, small for masked", check=GENERATORS.check_or_auto
@@ -106,8 +106,9 @@ class Moments(masks.MaskMethod):
 
     def auto_settings(self, data: str) -> Mapping[str, Any]:
         """Return values for settings of "auto": as PRISM's, and a generator for the weights or for the mask."""
-        fitting = {"generator": "conditional" if self.network == "dense" else "small"}
-        return {**super().auto_settings(data), **(fitting if self.generator == "auto" else {})}
+        fitting = {"network": "dense", "generator": "small" if self.network == "masked" else "conditional"}
+        own = {name: value for name, value in fitting.items() if getattr(self, name) == "auto"}
+        return {**super().auto_settings(data), **own}
 
     # -- Round 1: every client releases its sums; it replies in no later round --------------------------------------
 
@@ -116,7 +117,7 @@ class Moments(masks.MaskMethod):
         if start is not None:
             raise VitrailError("init_from=: moments cannot continue an earlier run, it starts from what clients send")
         seed = rng.child("network").seed()
-        if self.network == "dense":
+        if self.network != "masked":
             return {"seed": seed, **masks.first_weights(self, seed), "t": 0}
         size = sum(masks.layer_sizes(self))
         first = scores.first(seed, size, self.score_init, self.score_std)
@@ -158,7 +159,7 @@ class Moments(masks.MaskMethod):
     def train(self, server: State, rng: Rng) -> State:
         """Train the generator for local_steps."""
         loss, draw = self.loss(server), rng.child("training").torch()
-        train = self.train_weights if self.network == "dense" else self.train_mask
+        train = self.train_weights if self.network != "masked" else self.train_mask
         after = {**server, **train(server, loss, draw), "t": server["t"] + 1}
         if loss.smooth is not None:
             after |= {"smooth": loss.smooth.tree(), "batches": loss.batches}
@@ -207,7 +208,7 @@ class Moments(masks.MaskMethod):
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:  # noqa: ARG002
         """Return the averaged weights; with `network=masked`, W⊙M* as a seed and a coded mask, and θ."""
-        if self.network == "dense":
+        if self.network != "masked":
             return {"generator": masks.export_weights(self, server["seed"], server["average"])}
         return masks.export(self, server["seed"], scores.on_grid(server["s"].numpy()), server["t"] > 1)
 

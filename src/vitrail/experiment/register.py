@@ -122,9 +122,9 @@ def register_features(name: str, summary: str = "") -> Callable[[T], T]:
         >>> from safetensors.torch import save_file
         >>> from vitrail.nets.feature_network import LayerPlan
         >>> from vitrail.nets.features import FeatureNetwork, load_features
-        >>> file = Path(tempfile.mkdtemp()) / "edges.safetensors"
+        >>> file = Path(tempfile.mkdtemp()) / "contours.safetensors"
         >>> save_file({"features.0.weight": torch.randn(8, 3, 3, 3), "features.0.bias": torch.zeros(8)}, file)
-        >>> @vitrail.register_features("edges", "one random layer, trained on nothing")
+        >>> @vitrail.register_features("contours", "one random layer, trained on nothing")
         ... class Edges(FeatureNetwork):
         ...     plan = LayerPlan(((8,),), "average")
         ...     trained_on = "nothing"
@@ -132,7 +132,7 @@ def register_features(name: str, summary: str = "") -> Callable[[T], T]:
         ...     @classmethod
         ...     def weights(cls, home):
         ...         return file
-        >>> load_features("edges").dim((1, 8, 8))
+        >>> load_features("contours").dim((1, 8, 8))
         512
     """
     return _register("vitrail.nets.features:FEATURES", name, summary)

@@ -190,3 +190,15 @@ def test_random_draws_do_not_depend_on_the_global_state():
     a = transformed("rotate", photo())
     torch.manual_seed(2)
     assert np.array_equal(a, transformed("rotate", photo()))
+
+
+def test_a_transform_may_return_an_array(monkeypatch):
+    monkeypatch.setattr(TRANSFORMS, "_added", {"mirror": (lambda x, rng: x.numpy()[..., ::-1], "")})
+    assert np.array_equal(transformed("mirror", photo()), photo()[..., ::-1])
+
+
+@pytest.mark.parametrize(("returned", "given"), [(torch.zeros(3, 1, 16), r"shape \(3, 1, 16\)"), (None, "NoneType")])
+def test_a_transform_that_returns_no_images_is_refused(returned, given, monkeypatch):
+    monkeypatch.setattr(TRANSFORMS, "_added", {"wrong": (lambda x, rng: returned, "")})
+    with pytest.raises(VitrailError, match=rf"transform wrong: it returned {given}; it must .* shape \(3, 3, 16, 16\)"):
+        transformed("wrong", photo())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vitrail.utils.errors import VitrailError
 from vitrail.utils.registry import Registry
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ TRANSFORMS: Registry[Transform] = Registry(
         "colour-2": (f"{_HERE}:colour_2", "colour-1, normalized once more"),
     },
 )
-"""Transforms by name. A transform is a function of images (n, channels, height, width) as floats in [0, 1] and a random
-generator; it returns images of the same shape.
+"""Transforms by name. A transform is a function of images, a float32 tensor (n, channels, height, width) in [0, 1], and
+a NumPy random generator; it returns images of the same shape.
 
 Register your own with the decorator `vitrail.register_transform` (`TRANSFORMS.register`) or with an entry point in the
 group `vitrail.transforms`. `partition=domains:NAME,...` then gives it to a client.
@@ -86,6 +87,9 @@ def apply_transform(images: Images, domain: str, rng: Rng) -> Images:
     Returns:
         The transformed images with the same labels, attributes and groups.
 
+    Raises:
+        VitrailError: If the transform returns anything but images of the same shape.
+
     Examples:
         >>> import numpy as np
         >>> from vitrail.data import Images
@@ -99,8 +103,14 @@ def apply_transform(images: Images, domain: str, rng: Rng) -> Images:
     draw, apply = rng.child(domain).numpy(), TRANSFORMS[domain]
     done = [np.empty((0, *images.pixels.shape[1:]), np.uint8)]
     for at in range(0, len(images), BATCH):
-        x = apply(torch.from_numpy(images.pixels[at : at + BATCH].astype(np.float32)) / 255, draw)
-        done.append((x.clamp(0, 1) * 255).round().byte().numpy())
+        x = torch.from_numpy(images.pixels[at : at + BATCH].astype(np.float32)) / 255
+        made = apply(x, draw)
+        if not hasattr(made, "__array__") or made.shape != x.shape:
+            given = f"shape {tuple(made.shape)}" if hasattr(made, "shape") else type(made).__name__
+            raise VitrailError(
+                f"transform {domain}: it returned {given}; it must return a tensor or array of shape {tuple(x.shape)}"
+            )
+        done.append((torch.as_tensor(np.ascontiguousarray(made)).clamp(0, 1) * 255).round().byte().numpy())
     return replace(images, pixels=np.concatenate(done))
 
 

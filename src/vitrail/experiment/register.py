@@ -225,7 +225,8 @@ def register_partition(name: str, summary: str = "") -> Callable[[T], T]:
 def register_transform(name: str, summary: str = "") -> Callable[[T], T]:
     """Register an image transform for `partition=domains:NAME,...`. Group: vitrail.transforms.
 
-    The entry maps images (n, channels, height, width) in [0, 1] and a NumPy random generator to images.
+    The entry is a function of images, a float32 torch tensor (n, channels, height, width) in [0, 1], and a NumPy random
+    generator; it returns images of the same shape, as a tensor or a NumPy array.
 
     Args:
         name: The name in settings, such as `partition=domains:NAME`.
@@ -235,13 +236,15 @@ def register_transform(name: str, summary: str = "") -> Callable[[T], T]:
         A decorator that registers a function and returns it unchanged.
 
     Examples:
-        >>> import vitrail
-        >>> from vitrail.experiment.settings import resolve
+        >>> import numpy as np, vitrail
+        >>> from vitrail.data.transforms import apply_transform
+        >>> from vitrail.utils.rng import Rng
         >>> @vitrail.register_transform("left-right", "mirrored images")
         ... def left_right(images, rng):
-        ...     return images[..., ::-1]
-        >>> resolve("fedgan", {"partition": "domains:left-right"}).partition
-        'domains:left-right'
+        ...     return images.flip(-1)
+        >>> images = vitrail.Images(np.array([[[[1, 2]]]], np.uint8))
+        >>> apply_transform(images, "left-right", Rng((0,))).pixels.tolist()
+        [[[[2, 1]]]]
     """
     return _register("vitrail.data.transforms:TRANSFORMS", name, summary)
 

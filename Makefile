@@ -13,7 +13,7 @@ run: $(VENV)/.ready  ## set up, then train PRISM over ten clients on embedded di
 test: $(VENV)/.ready-dev  ## set up, then run the tests (about five minutes; `make slow` runs the rest)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m 'not sites and not docs and not slow'
 
-sites: $(VENV)/.ready-dev  ## the tests that start Flower: its simulation, and real processes, with kills, lies and TLS
+sites: $(VENV)/.ready-dev  ## the tests that start Flower: its simulation, and real processes, with kills, false replies and TLS
 	$(VENV)/bin/python -m pytest -m sites tests/engines tests/experiment/deployment
 
 slow: $(VENV)/.ready-dev  ## the long tests: kills, hostile replies, every method, examples

@@ -293,7 +293,7 @@ def test_a_relay_reaches_its_own_recipient_also_when_broadcasts_are_equal(tmp_pa
 def test_relays_to_unknown_clients_and_malformed_relays_are_dropped(tmp_path):
     def ghost(_, c, d):
         m = decode(d)
-        return encode(replace(m, parts=tuple(replace(p, peer="nobody") if p.peer else p for p in m.parts)))
+        return encode(replace(m, parts=tuple(replace(p, peer="unknown") if p.peer else p for p in m.parts)))
 
     def lie(_, c, d):
         m = decode(d)

@@ -258,12 +258,12 @@ def test_the_best_round_is_refused_where_epsilon_is_proven(tmp_path):
 
 
 def test_all_runs_are_measured_by_one_network_that_none_was_trained_against(file, tmp_path):
-    def ruler(features):
+    def feature_network(features):
         found = [*entries([file], {}), *entries(["prism"], {"data": "digits", "features": features})]
         return check(found, [], tmp_path, EvalConfig())
 
-    assert ruler("auto") == ruler("vitrail-fashion") == {"digits": "vitrail-cifar"}
-    assert ruler("vitrail-cifar") == {"digits": "vitrail-fashion"}
+    assert feature_network("auto") == feature_network("vitrail-fashion") == {"digits": "vitrail-cifar"}
+    assert feature_network("vitrail-cifar") == {"digits": "vitrail-fashion"}
     both = [*entries(["prism"], {"features": "vitrail-cifar"}), *entries(["prism"], {"features": "vitrail-fashion"})]
     with pytest.raises(VitrailError, match="use fid"):
         check(both, [], tmp_path, EvalConfig())

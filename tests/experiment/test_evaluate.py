@@ -15,7 +15,7 @@ from vitrail.experiment.evaluate import by_client, evaluate_clients
 from vitrail.experiment.personal import load_personal
 from vitrail.metrics.distances import Distances
 from vitrail.metrics.evaluation import round_to_8_bits, split_validation
-from vitrail.metrics.extractors import choose_ruler, features_of, load_extractor
+from vitrail.metrics.extractors import choose_feature_network, features_of, load_extractor
 from vitrail.models.model_file import load, save_model
 from vitrail.report.comparison_tables import by_clients, standings
 from vitrail.utils.errors import VitrailError
@@ -42,7 +42,7 @@ def columns(run):
 def test_each_client_is_measured_on_its_own_domain(run, columns):
     """The same distance, from its parts: the client's generator, its transform, the half that judges."""
     data = load_data("digits", size=8)
-    extractor = load_extractor(choose_ruler("digits", []))
+    extractor = load_extractor(choose_feature_network("digits", []))
     for c, name in zip(columns, ("invert", "blur"), strict=True):
         _, test = split_validation(data.test)
         assert c.name == name
@@ -69,7 +69,7 @@ def test_a_network_that_the_run_trained_against_is_refused(run, tmp_path):
     about = {**load(run).about, "trained_against": ["vitrail-cifar"]}
     save_model(model, Model(tree["kind"], tree["model"]), tree["names"], about)
     with pytest.raises(VitrailError, match="trained against vitrail-cifar"):
-        evaluate_clients(tmp_path, n=20, ruler="vitrail-cifar")
+        evaluate_clients(tmp_path, n=20, feature_network="vitrail-cifar")
 
 
 def test_the_command_line_prints_a_line_a_client_and_keeps_them(run, columns):

@@ -512,8 +512,7 @@ def test_fd_is_measured_during_a_run_and_the_best_round_is_stored(unbroken):
         fds = [row["fd"] for row in RunDir(folder).rows()]
         best = vitrail.load(folder / "best.safetensors")
         assert (best.about["fd"], best.about["round"]) == (min(fds), 1 + fds.index(min(fds)))
-        ruler = best.about["ruler"]
-        assert ruler == "vitrail-cifar"
+        assert best.about["ruler"] == "vitrail-cifar"
         data = load_data("digits", size=8)
         gauge = RoundMetrics(data, best.about.get("trained_against", []))
         assert gauge.distance(best) == pytest.approx(min(fds), rel=1e-6)

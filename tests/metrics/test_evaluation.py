@@ -19,7 +19,7 @@ from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
 from vitrail.metrics import oracle
 from vitrail.metrics.evaluation import LABELLED, evaluate, requested_labels, split_validation
-from vitrail.metrics.extractors import choose_ruler
+from vitrail.metrics.extractors import choose_feature_network
 from vitrail.metrics.registry import METRICS
 from vitrail.metrics.results_io import read_measures, write_evaluation
 from vitrail.metrics.samples import Samples
@@ -112,9 +112,11 @@ def test_a_network_that_a_model_was_trained_against_does_not_rank_it():
     assert m["fd-vitrail"].extractor == "vitrail-fashion"
     assert "not vitrail-cifar, which a model here was trained against" in m["fd-vitrail"].note
     with pytest.raises(VitrailError, match="may not rank it"):
-        evaluate(replay(about={"trained_against": ["vitrail-cifar"]}), digits(), 60, CHEAP, ruler="vitrail-cifar")
+        evaluate(
+            replay(about={"trained_against": ["vitrail-cifar"]}), digits(), 60, CHEAP, feature_network="vitrail-cifar"
+        )
     with pytest.raises(VitrailError, match="trained against all networks of this package"):
-        choose_ruler("mnist", ["vitrail-cifar", "vitrail-fashion"])
+        choose_feature_network("mnist", ["vitrail-cifar", "vitrail-fashion"])
 
 
 def test_requested_labels_have_the_proportions_of_the_real_images():

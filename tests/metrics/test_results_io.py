@@ -29,3 +29,11 @@ def test_writing_an_evaluation_keeps_earlier_measures_of_the_same_model(tmp_path
     assert {x.name for x in read_measures(path, model, {"n": 9})} == {"score"}
     path.write_text("{torn")
     assert read_measures(path, model, {"n": 9}) is None
+
+
+def test_results_with_the_former_name_of_the_feature_network_can_be_read(tmp_path):
+    path, model = tmp_path / "e.json", tmp_path / "model.safetensors"
+    model.write_bytes(b"a model")
+    measures = [Measure("fid", 1.0, 0.5, 1.5, 10, 10, "lower", "x")]
+    write_evaluation(path, digits(), [Column("stored model", model.name, file_digest(model), {"ruler": "x"}, measures)])
+    assert read_measures(path, model, {"feature_network": "x"}) == measures

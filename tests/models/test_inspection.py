@@ -99,6 +99,7 @@ def test_network_sizes_privacy_and_bytes_are_printed(prism):
         load(prism).about["privacy"],
         load(prism).about["features"],
         load(prism).about["ruler"],
+        "feature network of the rounds",
         f"{sum(r['bytes_up'] for r in rows):,}",
         f"{sum(r['bytes_down'] for r in rows):,}",
         f"{os.stat(prism / 'model.safetensors').st_size:,}",

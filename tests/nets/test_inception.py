@@ -199,8 +199,8 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_missing_weights_are_reported_with_the_places_and_both_remedies(nowhere: Path) -> None:
     with pytest.raises(VitrailError) as refusal:
         load_inception(home=nowhere / "home")
-    places = (nowhere / "assets" / "weights" / inception.SMALLER, nowhere / "home" / "downloads" / "weights" / OFFICIAL)
-    for part in ("fid", *map(str, places), "connect to the internet", f"or put {OFFICIAL}"):
+    paths = (nowhere / "assets" / "weights" / inception.SMALLER, nowhere / "home" / "downloads" / "weights" / OFFICIAL)
+    for part in ("fid", *map(str, paths), "connect to the internet", f"or put {OFFICIAL}"):
         assert part in str(refusal.value)
 
 

@@ -148,7 +148,7 @@ def test_only_differing_settings_are_listed(tmp_path):
 
 def test_distances_by_different_networks_have_a_warning(tmp_path):
     runs = [
-        make_run(tmp_path / ruler, [row(0, fd=3.0)], settings={"ruler": ruler}) for ruler in ("vitrail-a", "vitrail-b")
+        make_run(tmp_path / name, [row(0, fd=3.0)], settings={"ruler": name}) for name in ("vitrail-a", "vitrail-b")
     ]
     assert "compare it only between runs with the same network" in comparison_tables(read_runs(runs, 96))[0].note
     assert "compare it only" not in comparison_tables(read_runs(runs[:1], 96))[0].note
@@ -174,9 +174,9 @@ def test_a_measure_without_bounds_has_no_interval_and_notes_are_not_repeated(tmp
 
 def test_the_feature_network_is_read_from_the_best_model_if_not_named_elsewhere(tmp_path):
     run = make_run(tmp_path / "x", [row(0, fd=3.0)])
-    assert read(run).ruler == ""
+    assert read(run).feature_network == ""
     state.save(run / "best.safetensors", {"about": {"chosen_by": "fd by vitrail-cifar", "round": 1}})
-    assert read(run).ruler == "vitrail-cifar"
+    assert read(run).feature_network == "vitrail-cifar"
     assert "; by vitrail-cifar" in next(t.detail for t in headline(read(run)) if t.name == "Distance (fd)")
 
 

@@ -23,7 +23,7 @@ from vitrail.experiment.plan import Plan, load_and_partition
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.train import resume, start_run
 from vitrail.metrics.evaluation import round_to_8_bits
-from vitrail.metrics.extractors import choose_ruler, features_of, load_extractor
+from vitrail.metrics.extractors import choose_feature_network, features_of, load_extractor
 from vitrail.metrics.frechet import Gaussian, frechet
 from vitrail.models.image_grid import write_grid
 from vitrail.models.model_file import Generator, open_model
@@ -46,14 +46,14 @@ class AdaptationCurve(Callback):
 
     Args:
         views: Held-out images of the clients.
-        ruler: Name of the feature network.
+        feature_network: Name of the feature network.
         samples: Generated images per client.
         by_round: Distances by round and client; filled by the callback.
         save: Called after each evaluation, so that an interruption loses none.
     """
 
     views: Views
-    ruler: str
+    feature_network: str
     samples: int = SAMPLES
     by_round: dict[int, dict[str, float]] = field(default_factory=dict)
     save: Callable[[], None] = lambda: None
@@ -87,7 +87,7 @@ class AdaptationCurve(Callback):
     @torch.no_grad()
     def distances(self) -> dict[str, float]:
         """Return the Fréchet distance of each client that has taken part."""
-        extractor, found = load_extractor(self.ruler), {}
+        extractor, found = load_extractor(self.feature_network), {}
         for k, generator in self.generators().items():
             real = self.views.test.images.take((self.views.test.client == k).nonzero()[0])
             fake = Gaussian.empty(extractor.dim)
@@ -137,17 +137,17 @@ def adapt(
         settings = config.resolve(str(earlier.settings), {**changed, "init_from": start, "out": str(folder.path)})
         settings, data, partition = load_and_partition(settings)
         views = make_views(data, partition, settings.seed, partition.names)
-        ruler = choose_ruler(data.name, [])
+        network = choose_feature_network(data.name, [])
 
-        def save(ruler: str = ruler) -> None:
-            tree = {**about, "ruler": ruler, "curves": curves}
+        def save(network: str = network) -> None:
+            tree = {**about, "ruler": network, "curves": curves}
             write_atomically(out / "adaptation.json", (json.dumps(tree, indent=1) + "\n").encode())
 
-        curve = AdaptationCurve(views, ruler, samples, curves.setdefault(name, {}), save)
+        curve = AdaptationCurve(views, network, samples, curves.setdefault(name, {}), save)
         save()  # the arguments, before there is anything to continue
         callback = CallbackList(curve, watch) if watch else curve
         resume(folder.path, callbacks=[callback]) if folder.settings.exists() else start_run(settings, None, callback)
-        _draw_curves(curves, ruler, out / "adaptation.png")
+        _draw_curves(curves, network, out / "adaptation.png")
         _write_images(out / f"{folder.path.name}.png", curve)
     return curves
 
@@ -179,7 +179,7 @@ def _write_images(path: Path, curve: AdaptationCurve, columns: int = 12) -> None
         write_grid(path, torch.cat(rows), columns)
 
 
-def _draw_curves(curves: Curves, ruler: str, path: Path) -> None:
+def _draw_curves(curves: Curves, feature_network: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.2), layout="constrained")
@@ -189,7 +189,7 @@ def _draw_curves(curves: Curves, ruler: str, path: Path) -> None:
             values = {n: found[name] for n, found in by_round.items() if name in found}
             ax.plot(list(values), list(values.values()), line, label=f"{name}, {start}", color=f"C{k}")
     ax.set_xlabel("round")
-    ax.set_ylabel(f"Fréchet distance ({ruler})")
+    ax.set_ylabel(f"Fréchet distance ({feature_network})")
     ax.set_yscale("log")
     ax.legend(fontsize=7)
     ax.spines[["top", "right"]].set_visible(False)

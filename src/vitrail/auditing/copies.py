@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.auditing.attack import Figure, Finding, Target
 from vitrail.auditing.membership import BATCH, features, random_subset, samples
 from vitrail.metrics.evaluation import trained_against
-from vitrail.metrics.extractors import Extractor, choose_ruler, load_extractor
+from vitrail.metrics.extractors import Extractor, choose_feature_network, load_extractor
 from vitrail.metrics.measure import REPLICATES
 from vitrail.models.image_grid import write_grid
 from vitrail.nets.feature_moments import to_float
@@ -50,7 +50,7 @@ def attack(target: Target) -> Finding | None:
     held_out = random_subset(target, target.plan.data.test)
     if generator is None or len(held_out) < 100:
         return None
-    extractor = load_extractor(choose_ruler(target.plan.data.name, trained_against(generator)))
+    extractor = load_extractor(choose_feature_network(target.plan.data.name, trained_against(generator)))
     sampled = torch.cat(samples(generator, target, "copies", train))
     real = to_float(held_out.pixels)
     spaces = {"features": extractor, "pixels": Extractor("pixels", 0, lambda x: x.flatten(1), "")}

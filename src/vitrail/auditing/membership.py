@@ -19,7 +19,7 @@ from vitrail.auditing.attack import Figure, Finding, Target
 from vitrail.data.dataset import Images
 from vitrail.methods.base import Method
 from vitrail.metrics.evaluation import requested_labels, round_to_8_bits, trained_against
-from vitrail.metrics.extractors import Extractor, choose_ruler, load_extractor
+from vitrail.metrics.extractors import Extractor, choose_feature_network, load_extractor
 from vitrail.metrics.measure import Z, share
 from vitrail.models.model_file import Generator
 from vitrail.nets.feature_moments import to_float
@@ -40,7 +40,7 @@ def attack(target: Target) -> Finding | None:
     members, others = random_subset(target, target.members), random_subset(target, target.plan.data.test)
     if min(len(members), len(others)) < 10:
         return None
-    extractor = load_extractor(choose_ruler(target.plan.data.name, trained_against(target.generator)))
+    extractor = load_extractor(choose_feature_network(target.plan.data.name, trained_against(target.generator)))
     target.report_progress(f"membership: {target.samples:,} samples")
     sampled = features(extractor, samples(target.generator, target, "samples", target.plan.data.train))
     real = [features(extractor, to_float(images.pixels).split(BATCH)) for images in (members, others)]

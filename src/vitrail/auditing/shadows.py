@@ -21,7 +21,7 @@ from vitrail.data.dataset import Images
 from vitrail.engines.rounds import Federation, run_round
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.experiment.plan import Plan, prepare
-from vitrail.metrics.extractors import Extractor, choose_ruler, load_extractor
+from vitrail.metrics.extractors import Extractor, choose_feature_network, load_extractor
 from vitrail.models.model_file import open_model
 from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import VitrailError
@@ -56,7 +56,7 @@ def attack(target: Target) -> Finding | None:
     images = target.members.take(np.sort(order))
     coins = target.rng.child("coins").numpy()
     has = np.stack([coins.random(len(images)) < 0.5 for _ in range(target.shadows)])
-    extractor = load_extractor(choose_ruler(target.plan.data.name, target.plan.against))
+    extractor = load_extractor(choose_feature_network(target.plan.data.name, target.plan.against))
     seen: dict[str, list[Floats]] = {}
     rounds, deadline = target.plan.settings.rounds, time.monotonic() + target.seconds
     for s in range(target.shadows):

@@ -20,7 +20,7 @@ from vitrail.experiment.train import resume, start_run
 from vitrail.methods import METHODS
 from vitrail.methods.base import UNSET_TASK
 from vitrail.metrics.evaluation import check_metrics
-from vitrail.metrics.extractors import choose_ruler, load_inception_extractor
+from vitrail.metrics.extractors import choose_feature_network, load_inception_extractor
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.results_io import read_measures, write_evaluation
 from vitrail.nets.features import choose_features
@@ -201,7 +201,9 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConf
     for s in (e.settings for e in found):
         psi = feature_network(s)
         against.setdefault(s.data, set()).update([choose_features(s.data) if psi == "auto" else psi] if psi else [])
-    return {data: choose_ruler(data, psis) for data, psis in against.items()} if "fd-vitrail" in families else {}
+    if "fd-vitrail" not in families:
+        return {}
+    return {data: choose_feature_network(data, psis) for data, psis in against.items()}
 
 
 def changed_settings(wanted: Settings, seed: int, folder: RunDir) -> list[str]:
@@ -221,7 +223,7 @@ def compare(
     report_progress: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run and evaluate everything that is missing, seed by seed: after an early stop the first seeds are complete."""
-    rulers = check(found, seeds, out, how)
+    networks = check(found, seeds, out, how)
     for seed in seeds:
         for entry in found:
             folder = run_dir(entry, seed, out)
@@ -236,14 +238,14 @@ def compare(
                     start_run(settings, None, watch(entry, seed))
                 elif not done:
                     resume(folder.path, callbacks=[watch(entry, seed)])
-                entry.found.append(_measure(folder, how, rulers.get(settings.data)))
+                entry.found.append(_measure(folder, how, networks.get(settings.data)))
                 entry.runs.append(folder.path)
             except (VitrailError, OSError, RuntimeError) as e:  # the other runs continue
                 entry.failed.append(f"{entry.name}, seed {seed}: {e}")
                 report_progress(f"failed: {entry.failed[-1]}")
 
 
-def _measure(folder: RunDir, how: EvalConfig, ruler: str | None) -> list[Measure]:
+def _measure(folder: RunDir, how: EvalConfig, network: str | None) -> list[Measure]:
     """The results of a run's model: read if they were computed with the same options, otherwise computed."""
     model = folder.best if how.best else folder.model
     if not model.exists():
@@ -252,7 +254,8 @@ def _measure(folder: RunDir, how: EvalConfig, ruler: str | None) -> list[Measure
             "remove --best"
         )
     stored = folder.path.with_suffix(".json")
-    options: dict[str, Any] = {"families": list(how.families), "n": how.n, "fid_n": how.fid_n, "ruler": ruler}
+    options: dict[str, Any] = {"families": list(how.families), "n": how.n, "fid_n": how.fid_n}
+    options["feature_network"] = network
     known = read_measures(stored, model, options)
     if known is None:
         s = config.resolve(str(folder.settings), {})

@@ -60,7 +60,7 @@ def evaluate_round(
     better = min if goal == "fd" else max
     if goal in row and not ledger.private and row[goal] == better([r[goal] for r in (*rows, row) if goal in r]):
         best = {"round": fed.round, goal: row[goal]}
-        more = best | ({"ruler": metrics.ruler} if generator else {})
+        more = best | ({"ruler": metrics.feature_network} if generator else {})
         _save_models(plan, fed, {name: folder.best}, [*rows, row], more, ledger)
     return row
 
@@ -114,8 +114,8 @@ def finish(plan: Plan, fed: Federation, metrics: RoundMetrics | None, ledger: Ru
     # The model last: if it exists, so do all other files.
     names = sorted(models, key=lambda n: n == model)
     paths = {n: folder.model if n == model else folder.path / f"{n}.safetensors" for n in names}
-    ruler = {"ruler": metrics.ruler} if metrics and model == "generator" else {}
-    _save_models(plan, fed, paths, folder.rows(), ruler, ledger)
+    network = {"ruler": metrics.feature_network} if metrics and model == "generator" else {}
+    _save_models(plan, fed, paths, folder.rows(), network, ledger)
     if model == "generator":
         generator = load(folder.model)
         generator.grid(folder.path / "samples.png", generator.page)

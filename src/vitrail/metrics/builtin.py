@@ -6,7 +6,7 @@ import numpy as np
 
 from vitrail.metrics.context import MetricContext
 from vitrail.metrics.distances import Distances
-from vitrail.metrics.extractors import choose_ruler, load_extractor, load_inception_extractor
+from vitrail.metrics.extractors import choose_feature_network, load_extractor, load_inception_extractor
 from vitrail.metrics.oracle import DownstreamClassifier, Scores
 from vitrail.metrics.pixels import Pairs
 from vitrail.metrics.registry import Metric
@@ -18,10 +18,10 @@ from vitrail.utils.rng import Rng
 def fd_vitrail(context: MetricContext) -> Distances:
     """Distances by a network of this package; a probe only if the network has not seen the data's labels."""
     name = context.data.name
-    usual = choose_ruler(name, [])
-    note = f"not {usual}, which a model here was trained against" if context.ruler != usual else ""
-    probes = not was_trained_on(context.ruler, name)
-    return context.distances(load_extractor(context.ruler), context.test, "fd-vitrail", note, probes)
+    usual = choose_feature_network(name, [])
+    note = f"not {usual}, which a model here was trained against" if context.feature_network != usual else ""
+    probes = not was_trained_on(context.feature_network, name)
+    return context.distances(load_extractor(context.feature_network), context.test, "fd-vitrail", note, probes)
 
 
 def fd_oracle(context: MetricContext) -> Distances:

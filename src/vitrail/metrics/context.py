@@ -21,7 +21,7 @@ class MetricContext:
         data: The real data; metrics may train on `data.train` and compare with `test`.
         test: The test images that no round of the run was chosen with.
         classes: Number of classes of the generator; 0 without labels.
-        ruler: Name of the package's network that ranks models here.
+        feature_network: Name of the package's network that ranks models here.
         fid_images: Largest number of images, real and generated, for metrics by Inception-v3.
         report_progress: Called with a line of text on progress.
 
@@ -37,7 +37,7 @@ class MetricContext:
     data: Dataset
     test: Images
     classes: int
-    ruler: str
+    feature_network: str
     fid_images: int
     report_progress: Callable[[str], None]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.data.dataset import Dataset, Images
 from vitrail.metrics.context import MetricContext
-from vitrail.metrics.extractors import choose_ruler
+from vitrail.metrics.extractors import choose_feature_network
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.registry import DEFAULT, METRICS
 from vitrail.utils.determinism import one_thread
@@ -73,7 +73,7 @@ def evaluate(
     *,
     seed: int = 0,
     fid_n: int = 2000,
-    ruler: str | None = None,
+    feature_network: str | None = None,
     report_progress: Callable[[str], None] = lambda _: None,
 ) -> list[Measure]:
     """Measure generated images against test images.
@@ -85,7 +85,7 @@ def evaluate(
         families: Names of METRICS; by default all built-in ones that the data allows, except fid.
         seed: Seed of the noise and of the order of labels.
         fid_n: Largest number of images, real and generated, for fid.
-        ruler: The feature network of fd-vitrail; by default one that the generator was not trained against.
+        feature_network: The feature network of fd-vitrail; by default one that the generator was not trained against.
         report_progress: Called with a line of text on progress.
 
     Returns:
@@ -107,12 +107,12 @@ def evaluate(
             f"{n} generated and {len(test)} test images are too few to measure; {MIN_IMAGES} of each are needed"
         )
     against = trained_against(generator)
-    ruler = ruler or choose_ruler(data.name, against)
-    if ruler in against:
+    feature_network = feature_network or choose_feature_network(data.name, against)
+    if feature_network in against:
         raise VitrailError(
-            f"the model was trained against {ruler}, which may not rank it; choose another feature network"
+            f"the model was trained against {feature_network}, which may not rank it; choose another feature network"
         )
-    context = MetricContext(data, test, len(generator.classes), ruler, fid_n, report_progress)
+    context = MetricContext(data, test, len(generator.classes), feature_network, fid_n, report_progress)
     y = None if truth is None else requested_labels(truth, len(generator.classes), n, seed)
     with one_thread(), torch.no_grad():  # the same bits on any number of cores
         metrics = {name: METRICS[name](context) for name in chosen}

@@ -107,7 +107,7 @@ def load_inception_extractor(precision: Precision = "float32") -> Extractor:
     return Extractor("inception", net.num_features, rows, f"{weights_digest(net)} {precision}".removesuffix(" float32"))
 
 
-def choose_ruler(data_name: str, trained_against: Iterable[str]) -> str:
+def choose_feature_network(data_name: str, trained_against: Iterable[str]) -> str:
     """Choose the network of this package that ranks runs on this data: never one that a run was trained against.
 
     It is the one that `features=auto` does not choose for this data, so that all methods are measured alike.
@@ -120,7 +120,7 @@ def choose_ruler(data_name: str, trained_against: Iterable[str]) -> str:
         VitrailError: If they were trained against all networks of this package.
 
     Examples:
-        >>> choose_ruler("mnist", ["vitrail-fashion"]), choose_ruler("mnist", ["vitrail-cifar"])
+        >>> choose_feature_network("mnist", ["vitrail-fashion"]), choose_feature_network("mnist", ["vitrail-cifar"])
         ('vitrail-cifar', 'vitrail-fashion')
     """
     against = set(trained_against)

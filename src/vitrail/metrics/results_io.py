@@ -65,7 +65,8 @@ def read_measures(path: Path, model: Path, options: dict[str, Any]) -> list[Meas
     """Return the measures of this model in a file, if computed with these options by this version; or None."""
     tree = _load(path)
     for column in tree.get("columns", []):
-        if (column["digest"], column["asked"], tree["vitrail"]) == (file_digest(model), options, __version__):
+        stored = {"feature_network" if k == "ruler" else k: v for k, v in column["asked"].items()}  # its former name
+        if (column["digest"], stored, tree["vitrail"]) == (file_digest(model), options, __version__):
             return [measure_from_tree(m) for m in column["measures"]]
     return None
 

@@ -9,7 +9,7 @@ import torch
 
 from vitrail.data.dataset import Dataset
 from vitrail.metrics.evaluation import MIN_IMAGES, requested_labels, round_to_8_bits, split_validation
-from vitrail.metrics.extractors import Extractor, choose_ruler, features_of, load_extractor
+from vitrail.metrics.extractors import Extractor, choose_feature_network, features_of, load_extractor
 from vitrail.metrics.frechet import Gaussian, frechet
 from vitrail.metrics.oracle import confidence
 from vitrail.models.model_file import Classifier, Generator
@@ -30,12 +30,12 @@ class RoundMetrics:
 
     def __init__(self, data: Dataset, trained_against: Iterable[str]) -> None:
         self.real, _ = split_validation(data.test)
-        self.ruler = choose_ruler(data.name, trained_against)
+        self.feature_network = choose_feature_network(data.name, trained_against)
 
     @cached_property
     def target(self) -> tuple[Extractor, Gaussian]:
         """The network that measures, and the real images' features."""
-        extractor = load_extractor(self.ruler)
+        extractor = load_extractor(self.feature_network)
         return extractor, features_of(extractor, self.real).gaussian
 
     @torch.no_grad()

@@ -26,6 +26,7 @@ LABELS = {
     "seed": "seed of the run",
     "held_out": "test fraction",
     "split": "train/test split",
+    "ruler": "feature network of the rounds",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import read_spent
-from vitrail.privacy.ledger import Entry, most_asked, read, requests_by_client, signers
+from vitrail.privacy.ledger import Entry, max_requests, read, requests_by_client, signers
 from vitrail.privacy.mechanism import Noise
 from vitrail.privacy.statement import check_statement
 from vitrail.utils import state
@@ -176,7 +176,7 @@ def _check_claim(entry: Entry, entries: Sequence[Entry]) -> None:
 def released(entries: Sequence[Entry]) -> list[tuple[Noise, int]]:
     """Return what a run released, and the runs before it: noise by its opening entry, answers by its rounds."""
     *before, (noise, _) = read_spent(entries[0]["spent"])
-    answers = most_asked(entries)
+    answers = max_requests(entries)
     return [*before, (noise, min(answers, 1) if entries[0]["once"] else answers)]
 
 

@@ -119,7 +119,7 @@ def requests_by_client(entries: Iterable[Entry], everyone: Sequence[str]) -> Cou
     return requests
 
 
-def most_asked(entries: Iterable[Entry]) -> int:
+def max_requests(entries: Iterable[Entry]) -> int:
     """Return the largest number of requests to one client, from the ledger alone."""
     rounds = [entry["asked"] for entry in entries if entry["kind"] == "round"]
     named = Counter(client for requested in rounds if requested != "all" for client in requested)

@@ -47,9 +47,9 @@ def _evaluated(runs: Sequence[Facts], model: str) -> Table:
 
 
 def _distance_note(runs: Sequence[Facts]) -> str:
-    rulers = sorted({run.ruler or "an unknown network" for run in runs if series(run.rounds, FD)})
-    caution = ": compare it only between runs with the same network" if len(rulers) > 1 else ""
-    return f" fd (lower is better) was measured with {' and with '.join(rulers)}{caution}; {FD_NOTE}."
+    networks = sorted({run.feature_network or "an unknown network" for run in runs if series(run.rounds, FD)})
+    caution = ": compare it only between runs with the same network" if len(networks) > 1 else ""
+    return f" fd (lower is better) was measured with {' and with '.join(networks)}{caution}; {FD_NOTE}."
 
 
 def _costs(run: Facts, differ: Sequence[str]) -> list[str]:

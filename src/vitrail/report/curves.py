@@ -16,10 +16,10 @@ from vitrail.utils.quantities import number
 _ROUND = Axis("round", "round", log=False)
 
 
-def _metric_axis(metric: str, ruler: str) -> Axis:
+def _metric_axis(metric: str, feature_network: str) -> Axis:
     if metric != FD:
         return Axis(metric)
-    return Axis(f"Fréchet distance ({ruler})" if ruler else "Fréchet distance")
+    return Axis(f"Fréchet distance ({feature_network})" if feature_network else "Fréchet distance")
 
 
 def metric_charts(run: Facts, metrics: Sequence[str], name: str) -> list[Chart]:
@@ -32,7 +32,7 @@ def metric_charts(run: Facts, metrics: Sequence[str], name: str) -> list[Chart]:
         if metric == FD and lowest and len(measured) > 1:
             lines.append(Line("best", [lowest[0].number], [lowest[1]], 1, ring=True))
         title = "fd (lower is better)" if metric == FD else metric
-        charts.append(draw(title, lines, _ROUND, _metric_axis(metric, run.ruler), f"{name}m{i}"))
+        charts.append(draw(title, lines, _ROUND, _metric_axis(metric, run.feature_network), f"{name}m{i}"))
     return charts
 
 
@@ -71,8 +71,8 @@ def metric_comparisons(runs: Sequence[Facts]) -> list[MetricComparison]:
 
 
 def _compare(runs: Sequence[Facts], metric: str, name: str) -> MetricComparison:
-    rulers = {run.ruler for run in runs}
-    y = _metric_axis(metric, rulers.pop() if len(rulers) == 1 else "")
+    networks = {run.feature_network for run in runs}
+    y = _metric_axis(metric, networks.pop() if len(networks) == 1 else "")
     over: dict[str, list[Line]] = {"rounds": [], "bytes": [], "time": []}
     for color, run in enumerate(runs):
         sent = accumulate(r.bytes_up + r.bytes_down for r in run.rounds)

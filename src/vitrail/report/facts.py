@@ -60,7 +60,7 @@ class Facts:
         return str(self.about.get("data") or self.setting("data", "unknown data"))
 
     @property
-    def ruler(self) -> str:
+    def feature_network(self) -> str:
         """Feature network of the distance during training; empty if unknown."""
         chosen = str(self.best_about.get("chosen_by", "")).removeprefix("fd by ")
         return str(self.about.get("ruler") or self.setting("ruler") or chosen)

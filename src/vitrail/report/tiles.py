@@ -82,12 +82,13 @@ def _distance(run: Facts) -> Tile:
         reason = "eval_every=0" if run.setting("eval_every") == "0" else reason
         return Tile("Distance (fd)", "Not measured", f"during training: {reason}")
     last, value = measured[-1]
+    by = f"; by {run.feature_network}" if run.feature_network else ""
     if run.best_size is None:  # a private run stores only its last round
-        return Tile("Distance (fd)", number(value), f"round {last.number}" + (f"; by {run.ruler}" if run.ruler else ""))
+        return Tile("Distance (fd)", number(value), f"round {last.number}{by}")
     detail = f"best, round {lowest[0].number}; last {number(value)}, round {last.number}"
     if lowest[0] is last:
         detail = f"best and last, round {last.number}"
-    return Tile("Distance (fd)", number(lowest[1]), detail + (f"; by {run.ruler}" if run.ruler else ""))
+    return Tile("Distance (fd)", number(lowest[1]), detail + by)
 
 
 def summary(run: Facts) -> str:

@@ -78,13 +78,13 @@ def test_the_ledger_is_checked_against_the_signed_number_of_answers(plan, tmp_pa
     with pytest.raises(Malformed, match="states 1 answers and had 0 requests"):
         read_statement(raw, "client-1", spec.id, key, 0)
     opening = {"kind": "opening", "private": False, "says": "not private", "run": spec.id}
-    asked = {"kind": "round", "round": 0, "asked": ["client-1"]}
+    requested = {"kind": "round", "round": 0, "asked": ["client-1"]}
     returned = {"kind": "statement", "client": "client-1", **entry}
-    assert recompute([opening, asked, returned]) is False
+    assert recompute([opening, requested, returned]) is False
     with pytest.raises(Malformed, match="client-1 states 1 answers; the ledger records 0 requests to it"):
         recompute([opening, returned])
     with pytest.raises(Malformed, match="of another client or run"):
-        recompute([{**opening, "run": "00" * 16}, asked, returned])
+        recompute([{**opening, "run": "00" * 16}, requested, returned])
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def server_of(out: Path) -> state.State:
 def models(there: Deployment, out: Path) -> list[bytes | None]:
     """Return the model that each node has."""
     run = json.loads((out / "nodes.json").read_text())["id"]
-    places = [there.root / f"node-{k}" / "models" / f"{run}.safetensors" for k in range(NODES)]
-    return [p.read_bytes() if p.exists() else None for p in places]
+    files = [there.root / f"node-{k}" / "models" / f"{run}.safetensors" for k in range(NODES)]
+    return [p.read_bytes() if p.exists() else None for p in files]
 
 
 def test_a_killed_and_a_lying_node_do_not_change_the_bits_of_the_others(there: Deployment, patience, tmp_path: Path):

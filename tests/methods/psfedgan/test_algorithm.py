@@ -328,7 +328,7 @@ def test_a_client_killed_before_or_after_storing_its_state_agrees_again(tmp_path
     expected = [data for c, data in traffic.replies if c == "client-0"]
     keep = ClientStore.save
 
-    def killed(self, kept):
+    def killed(self, stored):
         raise KeyboardInterrupt
 
     for request, reply in ((first, expected[0]), (second, expected[1])):

@@ -67,7 +67,7 @@ class StoredArray:
                 f"{self.path}: {self.entry} has {self.nbytes:,} bytes{order}; at most {most:,} are allowed for this "
                 "file: save images with numpy.ascontiguousarray, and labels as integers"
             )
-        with self._opened() as stream:
+        with self._open_values() as stream:
             values = _read(stream, math.prod(self.shape), self.dtype)
             return values.reshape(self.shape[::-1]).T if self.fortran else values.reshape(self.shape)
 
@@ -85,13 +85,13 @@ class StoredArray:
             array = self.read()
             yield from (array[i : i + step] for i in range(0, n, step))
             return
-        with self._opened() as stream:
+        with self._open_values() as stream:
             for i in range(0, n, step):
                 rows = min(step, n - i)
                 yield _read(stream, rows * math.prod(row), self.dtype).reshape(rows, *row)
 
     @contextmanager
-    def _opened(self) -> Iterator[IO[bytes]]:
+    def _open_values(self) -> Iterator[IO[bytes]]:
         """Open the array after its header."""
         with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self.entry) as stream:
             _header(stream)

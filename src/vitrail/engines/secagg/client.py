@@ -126,7 +126,7 @@ def _share(me: SecAggClient, message: Message, secrets: State, source: Source) -
         if j != i:
             key = crypto.agree(secrets["letters"], keys[j].letters, secagg.letter(group, i, j))
             letters.append(crypto.seal(key, seeds[j] + masks[j]))
-    received = _join_by_name({me.name: seeds[i] + masks[i]})
+    received = _join_by_name({me.name: seeds[i] + masks[i]})  # stored under "held": the key is part of the format
     sent = bytes_part(messages.LETTERS, b"".join(letters))
     return {**secrets, "names": names, "keys": raw, "held": received}, (sent,)
 

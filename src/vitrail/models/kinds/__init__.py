@@ -190,7 +190,10 @@ MODEL_KINDS: Registry[type[ModelKind]] = Registry(
         "dense": ("vitrail.models.kinds.seeded:DenseKind", "trained weights of a registered generator, as float16"),
         "dcgan": ("vitrail.models.kinds.weights:DcganKind", "ordinary weights of a DCGAN"),
         "mixture": ("vitrail.models.kinds.weights:MixtureKind", "several DCGANs, one of which draws each image"),
-        "padpaf": ("vitrail.models.kinds.weights:PadpafKind", "shared content with one client's style, or with none"),
+        "padpaf": (
+            "vitrail.models.kinds.weights:ContentStyleKind",
+            "shared content with one client's style, or with none",
+        ),
         "classifier": ("vitrail.models.kinds.weights:ClassifierKind", "ordinary weights of a classifier"),
     },
 )

@@ -64,7 +64,7 @@ class MixtureKind(ModelKind):
         return parts[0], stored // len(parts)
 
 
-class PadpafKind(ModelKind):
+class ContentStyleKind(ModelKind):
     """State dicts of content and, in a personal model, of a style; BatchNorm's statistics are computed from noise."""
 
     meaning = "ordinary weights; content that all clients share, with one client's style or with none"

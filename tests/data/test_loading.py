@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.files import GREY
-from vitrail.data import from_arrays, load
+from vitrail.data import SOURCES, Images, from_arrays, load
 from vitrail.utils.errors import VitrailError
 
 
@@ -27,3 +27,10 @@ def test_an_invalid_size_is_refused(size: int) -> None:
         load("digits", size=size)
     with pytest.raises(VitrailError, match=f"size={size}"):
         from_arrays(GREY, size=size)
+
+
+def test_a_source_that_returns_no_dataset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = Images(np.zeros((10, 1, 8, 8), np.uint8))
+    monkeypatch.setattr(SOURCES, "_added", {"bare": (lambda request: images, "")})
+    with pytest.raises(VitrailError, match=r"data=bare: the source returned Images, expected vitrail\.Dataset; return"):
+        load("bare", size=8)

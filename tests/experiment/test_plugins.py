@@ -8,8 +8,10 @@ import pytest
 import torch
 from pydantic import AfterValidator
 from torch import nn
+from typer.testing import CliRunner
 
 import vitrail
+from vitrail.cli.main import app
 from vitrail.experiment import settings as config
 from vitrail.experiment.plugins import check_processes, name_classes
 from vitrail.experiment.settings import settings_model
@@ -202,6 +204,19 @@ def test_flower_knows_classes_below_a_package_of_vitrail_plugins(monkeypatch):
     monkeypatch.setenv("VITRAIL_PLUGINS", package[:-1])  # a prefix of the name is another package
     with pytest.raises(VitrailError):
         check_processes(how)
+
+
+def test_the_list_of_settings_has_the_names_of_registries():
+    GENERATORS.name_of(Plain)
+    shown = CliRunner().invoke(app, ["list", "prism"], env={"COLUMNS": "300"}).output
+    assert "generator network; one of small, resnet, sngan, dcgan, conditional" in shown
+    assert ", plain" in shown
+    assert "; one of vitrail-fashion, vitrail-cifar, vgg19" in shown
+
+
+def test_an_unknown_name_of_a_registry_is_refused_with_the_way_to_register_it():
+    with pytest.raises(VitrailError, match=r"generator = 'my-net': must be one of small, .* in VITRAIL_PLUGINS"):
+        config.resolve("prism", {"generator": "my-net"})
 
 
 def test_a_class_is_accepted_as_the_discriminator():

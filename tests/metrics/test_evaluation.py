@@ -328,6 +328,12 @@ def test_a_registered_metric_is_computed_when_it_is_named(brightness):
     assert "ssim" in found
 
 
+def test_the_class_of_a_metric_is_accepted_in_place_of_its_name(brightness, model):
+    by_name, by_class = (vitrail.evaluate(model, metrics=[m], n=20) for m in ("brightness", METRICS["brightness"]))
+    assert [m.name for m in by_class] == ["brightness", "brightness-gap"]
+    assert by_class[1] == by_name[1]
+
+
 def test_the_command_line_computes_lists_and_writes_a_registered_metric(brightness, model, tmp_path):
     out = tmp_path / "e.json"
     result = CliRunner().invoke(app, ["evaluate", str(model), "--metrics", "brightness", "-n", "20", "-o", str(out)])
@@ -339,3 +345,20 @@ def test_the_command_line_computes_lists_and_writes_a_registered_metric(brightne
     (m, _) = read_measures(out, model, written["columns"][0]["asked"])
     assert np.isnan(m.low)
     assert "brightness" in CliRunner().invoke(app, ["list"]).output
+
+
+@pytest.mark.parametrize("result", ["good", [1.0], {"a": "good"}, None])
+def test_a_metric_that_returns_no_numbers_is_refused(result, monkeypatch):
+    class Wrong:
+        def __init__(self, context):
+            pass
+
+        def update(self, images, labels):
+            pass
+
+        def compute(self):
+            return result
+
+    monkeypatch.setattr(METRICS, "_added", {})
+    with pytest.raises(VitrailError, match=r"metric wrong: compute\(\) returned .*, expected a number"):
+        evaluate(replay(), digits(), 20, [Wrong])

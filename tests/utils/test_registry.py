@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -102,3 +103,13 @@ def test_an_entry_that_a_module_of_vitrail_plugins_adds_is_found_by_any_process(
     code = "from vitrail.privacy.mechanism import MECHANISMS as m\nprint('mean-image' in m, m.added('mean-image'))"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout == "True None\n", done.stderr
+
+
+def test_the_generated_docstring_of_a_dataclass_is_no_summary() -> None:
+    @dataclass
+    class Plain:
+        x: int = 0
+
+    registry: Registry[object] = Registry("class", GROUP)
+    registry.add("plain", Plain)
+    assert registry.summary("plain") == ""

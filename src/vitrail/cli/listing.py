@@ -57,8 +57,10 @@ def _list_all() -> None:
 
 
 def _list_settings(method: str) -> None:
+    from vitrail.experiment.plugins import setting_registries
     from vitrail.experiment.settings import settings_model
 
+    registries = dict(setting_registries(method))
     fields = {name: f for name, f in settings_model(method).model_fields.items() if name != "method"}
     topic_of = {name: topic for topic, names in TOPICS.items() for name in names.split()}
     for topic in ("data", "rounds", "networks", "training", "privacy", "communication", "run"):
@@ -67,6 +69,8 @@ def _list_settings(method: str) -> None:
             if topic_of.get(name, "training") == topic:
                 text, default = f.description or "", f.get_default()
                 source = _SOURCE.search(text)
+                if not all(entry in text for entry in registries.get(name, ())):
+                    text += f"; one of {', '.join(registries[name])}"
                 setting = f"{name}={'' if default is None else default}"
                 rows.append((setting, _SOURCE.sub("", text), source[1] if source else ""))
         if rows:

@@ -68,6 +68,11 @@ def load(
         if source.name not in FILES:
             raise
         raise Malformed(f"{problem}; replace the file, or remove it to download it again") from problem
+    if not isinstance(data, Dataset):
+        raise VitrailError(
+            f"data={spec}: the source returned {type(data).__name__}, expected vitrail.Dataset; "
+            "return request.dataset(images, classes=...)"
+        )
     if data.train.pixels.ndim != 4 or data.shape[1:] != (size, size):
         raise VitrailError(
             f"data={spec}: the source returned images of shape {data.train.pixels.shape}, expected "

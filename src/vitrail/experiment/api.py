@@ -14,18 +14,24 @@ from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plugins import describe_method, name_classes
 from vitrail.experiment.run_dir import Run
 from vitrail.methods.base import BaseMethod
+from vitrail.metrics.evaluation import check_metrics
 from vitrail.metrics.measure import Measure
+from vitrail.metrics.registry import Metric
 from vitrail.utils.errors import VitrailError
 
 
 def evaluate(
-    run: Run | str | Path, *, metrics: Sequence[str] | None = None, n: int = 2000, data: Dataset | str | None = None
+    run: Run | str | Path,
+    *,
+    metrics: Sequence[str | type[Metric]] | None = None,
+    n: int = 2000,
+    data: Dataset | str | None = None,
 ) -> list[Measure]:
     """Evaluate a run's stored model on test images.
 
     Args:
         run: A finished run, its folder, or a model file.
-        metrics: Names of metrics (`vitrail list`); default: those that suit the model.
+        metrics: Names of metrics (`vitrail list`), or classes; default: those that suit the model.
         n: Number of images to generate.
         data: Data to evaluate on; default: the test images of the data that the model was trained on.
 
@@ -53,7 +59,7 @@ def compare(
     *,
     out: str | Path,
     seeds: Sequence[int] = (0,),
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str | type[Metric]] | None = None,
     n: int = 2000,
     callbacks: Sequence[Callback | str] = (),
     **settings: Any,
@@ -67,7 +73,7 @@ def compare(
             a file is one entry.
         out: Folder of the comparison.
         seeds: One run per method and seed.
-        metrics: Names of metrics; default: those of `vitrail compare`.
+        metrics: Names of metrics, or classes; default: those of `vitrail compare`.
         n: Number of images to generate for each model.
         callbacks: Objects that follow every run, or names of registered callbacks.
         **settings: Settings of all runs, such as clients=4; a class where `vitrail.train` accepts one.
@@ -91,6 +97,6 @@ def compare(
         raise VitrailError(f"{type(given[0]).__name__}(...) is an object; give its class, and settings by name")
     names = [describe_method(m)[0] for m in methods]
     found = entries(names, name_classes(names, settings))
-    config = EvalConfig(n=n) if metrics is None else EvalConfig(n=n, families=tuple(metrics))
+    config = EvalConfig(n=n) if metrics is None else EvalConfig(n=n, families=tuple(check_metrics(metrics)))
     run_comparison(found, seeds, Path(out), config, lambda *_: build_callbacks(callbacks))
     return found

@@ -22,6 +22,7 @@ from vitrail.experiment.validation import GIVEN, NODES
 from vitrail.metrics.evaluation import check_fits, check_metrics, evaluate, split_validation
 from vitrail.metrics.measure import Measure, with_note
 from vitrail.metrics.oracle import accuracy
+from vitrail.metrics.registry import Metric
 from vitrail.metrics.results_io import Column, file_digest, read_measures
 from vitrail.models.model_file import Classifier, Generator, kind_of, load, load_classifier
 from vitrail.utils.determinism import one_thread
@@ -41,7 +42,7 @@ def evaluate_stored(
     best: bool = False,
     ensemble: bool = False,
     report_progress: Callable[[str], None] = lambda _: None,
-    families: Iterable[str] | None = None,
+    families: Iterable[str | type[Metric]] | None = None,
     **more: Any,
 ) -> tuple[Dataset, list[Column]]:
     """Evaluate a run's model, or a model file.

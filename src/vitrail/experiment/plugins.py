@@ -43,7 +43,7 @@ def name_classes(methods: Sequence[str], settings: Mapping[str, Any]) -> dict[st
     """Replace classes among the settings of methods, such as generator=MyModule, by their registered names."""
     found = dict(settings)
     if any(isinstance(value, type) for value in settings.values()):
-        known = {name: registry for method in methods for name, registry in _registries(method)}
+        known = {name: registry for method in methods for name, registry in setting_registries(method)}
         for setting, value in settings.items():
             if isinstance(value, type):
                 if setting not in known:
@@ -53,8 +53,8 @@ def name_classes(methods: Sequence[str], settings: Mapping[str, Any]) -> dict[st
     return found
 
 
-def _registries(method: str) -> Iterator[tuple[str, Registry[Any]]]:
-    """Settings of a method whose validator is the check of a registry, with this registry."""
+def setting_registries(method: str) -> Iterator[tuple[str, Registry[Any]]]:
+    """Yield the settings of a method whose validator is the check of a registry, with this registry."""
     for name, setting in settings_model(method).model_fields.items():
         for validator in setting.metadata:
             registry = getattr(getattr(validator, "func", None), "__self__", None)

@@ -154,7 +154,7 @@ def engine_for(plan: Plan) -> AbstractContextManager[Engine]:
     if workers > 1 and (local := local_entries(s)):
         warnings.warn(
             f"{', '.join(local)}: defined in a script or notebook, which worker processes cannot import, so the run "
-            "uses one process; move it to a module to use several",
+            "uses one process and only this script can read its model; move it to a module",
             stacklevel=5,
         )
         workers = 1

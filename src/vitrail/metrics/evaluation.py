@@ -15,7 +15,7 @@ from vitrail.data.dataset import Dataset, Images
 from vitrail.metrics.context import MetricContext
 from vitrail.metrics.extractors import choose_feature_network
 from vitrail.metrics.measure import Measure
-from vitrail.metrics.registry import DEFAULT, METRICS
+from vitrail.metrics.registry import DEFAULT, METRICS, Metric
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError, nearest
 from vitrail.utils.rng import Rng
@@ -47,8 +47,8 @@ def split_validation(test: Images) -> tuple[Images, Images]:
     return test.take(np.sort(order[:cut])), test.take(np.sort(order[cut:]))
 
 
-def check_metrics(names: Iterable[str]) -> list[str]:
-    """Return the names of metrics as a list.
+def check_metrics(metrics: Iterable[str | Callable[[MetricContext], Metric]]) -> list[str]:
+    """Return the names of metrics as a list; a class is registered under a name derived from its own.
 
     Raises:
         VitrailError: If a metric is not registered.
@@ -58,7 +58,7 @@ def check_metrics(names: Iterable[str]) -> list[str]:
         Traceback (most recent call last):
         vitrail.utils.errors.VitrailError: metrics 'fidd': not registered; did you mean fid? (or set VITRAIL_PLUGINS)
     """
-    chosen = list(names)
+    chosen = [m if isinstance(m, str) else METRICS.name_of(m) for m in metrics]
     for name in chosen:
         if name not in METRICS:
             raise VitrailError(f"metrics {name!r}: not registered; {nearest(name, METRICS)} (or set VITRAIL_PLUGINS)")
@@ -134,10 +134,16 @@ def _measures(
     name: str, result: Sequence[Measure] | Mapping[str, float] | float, n_real: int, n_fake: int
 ) -> Sequence[Measure]:
     """Return the result of a metric as measures; plain numbers have no interval."""
-    if isinstance(result, Sequence):
+    if isinstance(result, Sequence) and all(isinstance(m, Measure) for m in result):
         return result
     values = result if isinstance(result, Mapping) else {name: result}
-    return [Measure(k, float(v), math.nan, math.nan, n_real, n_fake, "", name) for k, v in values.items()]
+    try:
+        return [Measure(k, float(v), math.nan, math.nan, n_real, n_fake, "", name) for k, v in values.items()]
+    except (TypeError, ValueError) as e:
+        raise VitrailError(
+            f"metric {name}: compute() returned {result!r:.80}, expected a number, a dict of numbers by name, or a "
+            "list of vitrail.metrics.measure.Measure"
+        ) from e
 
 
 def round_to_8_bits(x: Tensor) -> Tensor:

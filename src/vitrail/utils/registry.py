@@ -173,7 +173,8 @@ class Registry(Generic[T]):
         known = [*others, *self]
         near = nearest(name, known)
         hint = f"; {near}" if near.startswith("did you mean") else ""
-        raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(known)}{hint}"})
+        own = f"; for one of your own, list the module that registers it in {PLUGINS}"
+        raise PydanticKnownError("literal_error", {"expected": f"one of {', '.join(known)}{hint}{own}"})
 
     def check_or_auto(self, name: str) -> str:
         """Return the name if it is registered or "auto"; the validator of a setting that the data may decide.
@@ -208,7 +209,8 @@ class Registry(Generic[T]):
         if text := (self._builtin.get(name) or self._added.get(name) or ("", ""))[1]:
             return text
         try:
-            return (self[name].__doc__ or "").strip().partition("\n")[0]
+            text = (self[name].__doc__ or "").strip().partition("\n")[0]
+            return "" if text.startswith(f"{getattr(self[name], '__name__', '')}(") else text  # dataclasses generate it
         except (ImportError, AttributeError) as e:  # a broken plugin must not hide the others
             return f"cannot be imported: {e}"
 

@@ -80,9 +80,7 @@ class Prism(masks.MaskMethod):
         "moments", "feature moments (Eq. 1), or a discriminator on each client (paper: moments)"
     )
     features: str = setting(
-        "auto",
-        "feature network ψ: auto, vitrail-fashion, vitrail-cifar or vgg19 (paper: vgg19)",
-        check=FEATURES.check_or_auto,
+        "auto", "feature network ψ; auto: chosen by the data (paper: vgg19)", check=FEATURES.check_or_auto
     )
     layers: str = setting("all", "layers of ψ to match: all, or indices from 0 such as 1,3,7 (paper: all)")
     moment_averaging: Literal["exponential", "adam", "none"] = setting(

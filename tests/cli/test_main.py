@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -197,11 +198,11 @@ def test_the_overview_shows_every_command_in_its_group():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_argument_and_option_has_a_help_text_that_is_shown(name):
+def test_every_argument_and_option_has_one_sentence_of_help_that_is_shown(name):
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "300"}).output
     command = typer.main.get_command(app).commands[name]
     for parameter in command.params:
-        assert parameter.help, parameter.name
+        assert re.fullmatch(r"[A-Z`].*\.", parameter.help, re.DOTALL), parameter.name
         first_words = parameter.help.replace("`", "")[:40]
         assert first_words in shown, parameter.name
     assert "`" not in shown  # Markdown is rendered

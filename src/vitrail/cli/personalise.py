@@ -12,20 +12,20 @@ from vitrail.cli.settings_arguments import parse_overrides
 from vitrail.utils.errors import VitrailError, printable
 
 Run = Annotated[
-    str, Argument(metavar="RUN", help="folder of a run that separates content and style, with its clients/")
+    str, Argument(metavar="RUN", help="Folder of a run that separates content and style, with its clients/.")
 ]
-ImageFiles = Annotated[list[str] | None, Argument(metavar="[IMAGES]...", help="image files")]
+ImageFiles = Annotated[list[str] | None, Argument(metavar="[IMAGES]...", help="Image files.")]
 
 
 def probe(
     run: Run,
     identity: Annotated[
-        bool, Option("--identity", help="probe the identity of the person instead (CelebA): top 1, 10 and 50")
+        bool, Option("--identity", help="Probe the identity of the person instead (CelebA): top 1, 10 and 50.")
     ] = False,
     positions: Annotated[
-        int, Option(min=1, help="fit label probes on N x N positions of the feature map; 1: on its mean")
+        int, Option(min=1, help="Fit label probes on N x N positions of the feature map; 1: on its mean.")
     ] = 1,
-    out: Annotated[str | None, Option("-o", "--out", help="JSON file for the results, or PNG file for a chart")] = None,
+    out: Annotated[str | None, Option("-o", "--out", help="JSON file for results, or PNG file for a chart.")] = None,
 ) -> None:
     """Measure how well linear probes predict label and client from content and style features.
 
@@ -51,9 +51,9 @@ def route(
     run: Run,
     images: ImageFiles = None,
     by: Annotated[
-        str, Option(help="kind of confidence: typical (feature distance), scaled or plain (output of D)")
+        str, Option(help="Kind of confidence: typical (feature distance), scaled or plain (output of D).")
     ] = "typical",
-    out: Annotated[str | None, Option("-o", "--out", help="without IMAGES: PNG file for the confusion matrix")] = None,
+    out: Annotated[str | None, Option("-o", "--out", help="Without IMAGES: PNG file for the confusion matrix.")] = None,
 ) -> None:
     """Assign images to the client whose style discriminator is most confident.
 
@@ -86,16 +86,16 @@ def route(
 def restyle(
     run: Run,
     images: ImageFiles = None,
-    to: Annotated[str | None, Option(help="client whose style is used; default: all, one row each")] = None,
+    to: Annotated[str | None, Option(help="Client whose style is used; default: all, one row each.")] = None,
     measure: Annotated[
-        bool, Option("--measure", help="measure whether content is preserved and the client hidden")
+        bool, Option("--measure", help="Measure whether content is preserved and the client hidden.")
     ] = False,
-    steps: Annotated[int, Option(min=1, help="training steps of the maps from features to latents")] = 2000,
-    latent: Annotated[float, Option(min=0, help="weight of the latents' error; 0: the paper's objective")] = 1.0,
-    label: Annotated[str | None, Option(help="label of the images, if the run has labels")] = None,
-    seed: Annotated[int, Option(min=0, help="seed of the style")] = 0,
+    steps: Annotated[int, Option(min=1, help="Training steps of the maps from features to latents.")] = 2000,
+    latent: Annotated[float, Option(min=0, help="Weight of the latents' error; 0: the paper's objective.")] = 1.0,
+    label: Annotated[str | None, Option(help="Label of the images, if the run has labels.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the style.")] = 0,
     out: Annotated[
-        str, Option("-o", "--out", help="PNG file to write: original images above, re-styled ones below")
+        str, Option("-o", "--out", help="PNG file to write: original images above, re-styled ones below.")
     ] = "restyled.png",
 ) -> None:
     """Generate the content of IMAGES in the style of another client (PaDPaF, Algorithm 2).
@@ -113,11 +113,11 @@ def restyle(
 
 def adapt(
     run: Run,
-    overrides: Annotated[list[str] | None, Argument(metavar="[KEY=VALUE]...", help="settings to change")] = None,
-    to: Annotated[str, Option(help="new clients, as a partition by domains")] = "domains:new3",
-    rounds: Annotated[int, Option(min=1, help="rounds of training on the new clients")] = 25,
-    scratch: Annotated[bool, Option(help="also train the same from scratch, for comparison")] = True,
-    out: Annotated[str, Option("-o", "--out", help="folder to write")] = "runs/adapted",
+    overrides: Annotated[list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Settings to change.")] = None,
+    to: Annotated[str, Option(help="New clients, as a partition by domains.")] = "domains:new3",
+    rounds: Annotated[int, Option(min=1, help="Rounds of training on the new clients.")] = 25,
+    scratch: Annotated[bool, Option(help="Also train the same from scratch, for comparison.")] = True,
+    out: Annotated[str, Option("-o", "--out", help="Folder to write.")] = "runs/adapted",
 ) -> None:
     """Continue a trained RUN on new clients and plot each client's Fréchet distance by round.
 

@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 def audit(
-    folder: Annotated[str, Argument(metavar="RUN", help="a run's folder")],
+    folder: Annotated[str, Argument(metavar="RUN", help="A run's folder.")],
     attacks: Annotated[
         str | None,
         Option(
-            help="separated by commas: canaries, membership, shadows, copies, inversion, eavesdroppers; default: all "
-            "except shadows"
+            help="Attacks, separated by commas: canaries, membership, shadows, copies, inversion, eavesdroppers; "
+            "default: all except shadows."
         ),
     ] = None,
-    canaries: Annotated[int, Option(min=20, max=100_000, help="canaries, and attacked releases")] = 400,
-    shadows: Annotated[int, Option(min=0, max=256, help="small runs to train for the attack shadows; 0: none")] = 0,
-    n: Annotated[int, Option("-n", "--number", min=100, max=100_000, help="samples of the model")] = 2000,
-    seconds: Annotated[float, Option(min=1, help="about how long shadows and inversion may take each")] = 120.0,
+    canaries: Annotated[int, Option(min=20, max=100_000, help="Canaries, and attacked releases.")] = 400,
+    shadows: Annotated[int, Option(min=0, max=256, help="Small runs to train for the attack shadows; 0: none.")] = 0,
+    n: Annotated[int, Option("-n", "--number", min=100, max=100_000, help="Samples of the model.")] = 2000,
+    seconds: Annotated[float, Option(min=1, help="About how long shadows and inversion may take each.")] = 120.0,
     r: Annotated[
-        str | None, Option(help="eavesdroppers: factors of the error in their first layer of G, by commas (0.5,0.9999)")
+        str | None, Option(help="Eavesdroppers: factors of the error in layer 1 of their G (0.5,0.9999).")
     ] = None,
-    users: Annotated[int, Option(min=1, help="eavesdroppers: number of users that they attack")] = 3,
-    rounds: Annotated[int, Option(min=0, help="eavesdroppers: number of rounds they receive; 0: all")] = 0,
-    seed: Annotated[int, Option(min=0, help="seed of coins, canaries and samples")] = 0,
-    out: Annotated[str | None, Option("-o", "--out", help="write the findings to this JSON file")] = None,
+    users: Annotated[int, Option(min=1, help="Eavesdroppers: number of users that they attack.")] = 3,
+    rounds: Annotated[int, Option(min=0, help="Eavesdroppers: number of rounds they receive; 0: all.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of coins, canaries and samples.")] = 0,
+    out: Annotated[str | None, Option("-o", "--out", help="Write the findings to this JSON file.")] = None,
 ) -> None:
     """Attack a RUN and compare the lower bound on ε that is found with the claimed upper bound.
 
@@ -100,12 +100,12 @@ def parse_factors(text: str | None) -> list[float]:
 
 
 def privacy(
-    what: Annotated[str, Argument(metavar="METHOD|FILE.toml|RUN", help="a method, settings, or a run's folder")],
+    what: Annotated[str, Argument(metavar="METHOD|FILE.toml|RUN", help="A method, settings, or a run's folder.")],
     overrides: Annotated[
-        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="settings, as for `vitrail run`")
+        list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Settings, as for `vitrail run`.")
     ] = None,
     key: Annotated[
-        str | None, Option(help="with a RUN: the public key (64 hex digits) that must have signed its ledger")
+        str | None, Option(help="With a RUN: the public key (64 hex digits) that must have signed its ledger.")
     ] = None,
 ) -> None:
     """Print the privacy claim of a run and its assumptions before it runs; or check the ledger of a finished RUN.

@@ -58,6 +58,9 @@ class Images:
     def without_labels(self) -> Images:
         """Return the same images without labels.
 
+        Returns:
+            The images, with `labels` None.
+
         Examples:
             >>> Images(np.zeros((3, 1, 8, 8), np.uint8), labels=np.array([5, 6, 7])).without_labels().labels is None
             True
@@ -65,11 +68,21 @@ class Images:
         return replace(self, labels=None)
 
     def class_labels(self, classes: int) -> NDArray[np.int64]:
-        """Return the labels; zeros without labels, or in a run without classes (`classes` = 0)."""
+        """Return the labels; zeros without labels, or in a run without classes (`classes` = 0).
+
+        Args:
+            classes: Number of classes of the run; 0: none.
+
+        Returns:
+            One label per image.
+        """
         return self.labels if classes and self.labels is not None else np.zeros(len(self), np.int64)
 
     def digest(self) -> str:
         """Return a hash of pixels and labels as hexadecimal digits.
+
+        Returns:
+            32 digits.
 
         Examples:
             >>> black, white = (Images(np.full((1, 1, 8, 8), value, np.uint8)) for value in (0, 255))
@@ -120,6 +133,9 @@ class Dataset:
 
     def without_labels(self) -> Dataset:
         """Return the same data set without labels.
+
+        Returns:
+            The data set with the same images and no classes.
 
         Examples:
             >>> from vitrail.data import load

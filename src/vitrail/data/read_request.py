@@ -44,6 +44,9 @@ class ReadRequest:
         Args:
             name: Name of the file.
 
+        Returns:
+            The path.
+
         Raises:
             VitrailError: If the file is missing and cannot be downloaded.
         """

@@ -338,6 +338,9 @@ class BaseMethod(ABC):
 
         Returns:
             The generator as a `Model`, and both discriminators as torch modules.
+
+        Raises:
+            NotImplementedError: If the method does not separate content from style.
         """
         raise NotImplementedError(f"{type(self).__name__} does not separate content from style")
 
@@ -345,15 +348,26 @@ class BaseMethod(ABC):
         """Return the method with settings that show more of what the mechanism releases, or take less time to attack.
 
         The mechanism and what it releases must stay the same.
+
+        Returns:
+            The method to attack; by default the method itself.
         """
         return self
 
     def eavesdropping(self) -> Eavesdropping | None:
-        """Return what a reader of all messages can do; None: the server rebuilds no secret generators from them."""
+        """Return what a reader of all messages can do; None: the server rebuilds no secret generators from them.
+
+        Returns:
+            What eavesdroppers do with messages (`vitrail.methods.audit_hooks.Eavesdropping`), or None.
+        """
         return None
 
     def feature_summary(self) -> Summary | None:
-        """Return what clients sum of an image, for audits; None: they do not release sums of features once."""
+        """Return what clients sum of an image, for audits; None: they do not release sums of features once.
+
+        Returns:
+            The sums of one image's features, or None.
+        """
         return None
 
     def released_sums(self, parts: Mapping[str, Array], state: State) -> Array:  # noqa: ARG002
@@ -362,19 +376,34 @@ class BaseMethod(ABC):
         Args:
             parts: The client's reply.
             state: The client's private state after it.
+
+        Returns:
+            The released vector.
         """
         return parts["sums"]
 
     def noised_masks(self) -> NoisedMasks | None:
-        """Return how clients draw masks from noisy probabilities, for audits; None: no bits of such masks are sent."""
+        """Return how clients draw masks from noisy probabilities, for audits; None: no bits of such masks are sent.
+
+        Returns:
+            The sampling of masks (`vitrail.methods.audit_hooks.NoisedMasks`), or None.
+        """
         return None
 
     def sent_discriminator(self) -> SentDiscriminator | None:
-        """Return how a reply shows the discriminator that a client trained without noise, for audits; None: not."""
+        """Return how a reply shows the discriminator that a client trained without noise, for audits; None: not.
+
+        Returns:
+            A reader of replies (`vitrail.methods.audit_hooks.SentDiscriminator`), or None.
+        """
         return None
 
     def nets(self) -> Mapping[str, nn.Module]:
-        """Return new networks, by the names under which the server's state has their weights, for audits."""
+        """Return new networks, by the names under which the server's state has their weights, for audits.
+
+        Returns:
+            Networks by name; by default none.
+        """
         return {}
 
 

@@ -101,6 +101,9 @@ class PartSpec:
         Args:
             shape: Shape of a decoded array.
 
+        Returns:
+            Whether it matches.
+
         Examples:
             >>> images = PartSpec("each", "bytes", None, shape=(None, 1, 8, 8))
             >>> images.has_shape((5, 1, 8, 8)), images.has_shape((5, 3, 8, 8))

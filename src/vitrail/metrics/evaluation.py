@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -136,7 +136,7 @@ def _measures(
     """Return the result of a metric as measures; plain numbers have no interval."""
     if isinstance(result, Sequence) and all(isinstance(m, Measure) for m in result):
         return result
-    values = result if isinstance(result, Mapping) else {name: result}
+    values: Mapping[str, Any] = result if isinstance(result, Mapping) else {name: result}
     try:
         return [Measure(k, float(v), math.nan, math.nan, n_real, n_fake, "", name) for k, v in values.items()]
     except (TypeError, ValueError) as e:

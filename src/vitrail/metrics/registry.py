@@ -50,7 +50,11 @@ class Metric(Protocol):
         ...
 
     def compute(self) -> Sequence[Measure] | Mapping[str, float] | float:
-        """Return results with their intervals, or plain numbers: by name, or one that has the metric's name."""
+        """Return results with their intervals, or plain numbers: by name, or one that has the metric's name.
+
+        Returns:
+            A list of `Measure`, a dict of numbers, or one number.
+        """
         ...
 
 

@@ -108,6 +108,9 @@ class Mechanism:
     def own_noise(self) -> Mechanism:
         """Return the mechanism with only the noise that the client itself adds.
 
+        Returns:
+            The mechanism itself if the client adds all noise.
+
         Examples:
             >>> trusted = Mechanism("server-x", "client", "replace one", 1.0, "norm 1", Noise(3.0), False, "updates",
             ...                     "the server", noised_by="server")
@@ -122,6 +125,9 @@ class Mechanism:
         Args:
             multiplier: Standard deviation of the noise over the sensitivity.
 
+        Returns:
+            A new mechanism.
+
         Examples:
             >>> sums = Mechanism("moments", "example", "replace one", 2.0, "norm 1", Noise(3.0), True, "sums", "no one")
             >>> sums.with_multiplier(1.5).sigma
@@ -134,6 +140,9 @@ class Mechanism:
 
         Args:
             given: Number of answers.
+
+        Returns:
+            The number of releases: at most one if `once` is set.
 
         Examples:
             >>> once = Mechanism("moments", "example", "replace one", 2.0, "norm 1", Noise(3.0), True, "sums", "no one")

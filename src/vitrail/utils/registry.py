@@ -103,6 +103,12 @@ class Registry(Generic[T]):
         Args:
             entry: The object.
 
+        Returns:
+            The registered name.
+
+        Raises:
+            VitrailError: If the derived name is already used by another object.
+
         Examples:
             >>> shapes: Registry[type] = Registry("shape", "vitrail.doctest")
             >>> shapes.name_of(type("RedSquare", (), {}))
@@ -125,6 +131,9 @@ class Registry(Generic[T]):
 
         Args:
             name: The name of the entry.
+
+        Returns:
+            The entry, or None.
         """
         found = name in self._found() or (self.group, name) in _from_plugins
         return self._added[name][0] if name in self._added and not found else None
@@ -134,6 +143,9 @@ class Registry(Generic[T]):
 
         Args:
             name: The name of the entry.
+
+        Returns:
+            Whether it is.
         """
         return name in self._builtin
 
@@ -163,6 +175,9 @@ class Registry(Generic[T]):
             name: The name of the entry.
             *others: Further values that are allowed.
 
+        Returns:
+            The name.
+
         Raises:
             PydanticKnownError: If it is not; the message lists the known names and the nearest one.
         """
@@ -181,6 +196,9 @@ class Registry(Generic[T]):
 
         Args:
             name: The name of the entry, or "auto".
+
+        Returns:
+            The name.
 
         Raises:
             PydanticKnownError: If it is neither.
@@ -202,6 +220,9 @@ class Registry(Generic[T]):
 
         Args:
             name: The name of the entry.
+
+        Returns:
+            The summary; if the entry cannot be used, the reason.
         """
         self._found()
         if name in self._clashes:

@@ -54,19 +54,34 @@ class Rng:
 
         Args:
             names: Text, integers or bytes, such as the purpose, the round and the client.
+
+        Returns:
+            The stream whose key is extended by the names.
         """
         return Rng((*self.key, *names))
 
     def seed(self) -> int:
-        """Return the 63-bit seed of this stream."""
+        """Return the 63-bit seed of this stream.
+
+        Returns:
+            An integer from 0 to 2**63 - 1.
+        """
         return int.from_bytes(_digest(self.key)[:8], "little") >> 1
 
     def numpy(self) -> np.random.Generator:
-        """Return a new NumPy generator at the start of this stream."""
+        """Return a new NumPy generator at the start of this stream.
+
+        Returns:
+            A Philox generator; two calls return equal generators.
+        """
         return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(self.key), "little")))
 
     def torch(self) -> torch.Generator:
-        """Return a new CPU torch generator at the start of this stream."""
+        """Return a new CPU torch generator at the start of this stream.
+
+        Returns:
+            A generator with `seed()` as its seed; two calls return equal generators.
+        """
         import torch
 
         return torch.Generator().manual_seed(self.seed())

@@ -134,6 +134,9 @@ class ModelKind:
 
         Args:
             tree: The model's tree, checked.
+
+        Returns:
+            The number of stored tensors.
         """
         return len(tree.get("weights", ()))
 
@@ -143,6 +146,9 @@ class ModelKind:
 
         Args:
             tree: The model's tree, checked.
+
+        Returns:
+            The number of generators; by default 1.
         """
         return 1
 
@@ -153,6 +159,9 @@ class ModelKind:
         Args:
             net: The whole network.
             stored: The bytes stored for the whole network.
+
+        Returns:
+            A part of `net` and its bytes; by default the arguments.
         """
         return net, stored
 

@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from vitrail.cli.progress import ProgressDisplay
 from vitrail.experiment.benchmark import PRESETS, benchmark, benchmark_images, published, run_name
 from vitrail.experiment.compare import Entry, EvalConfig, compare
-from vitrail.report import Table as Shown
-from vitrail.report import write_report
+from vitrail.report import Table, write_report
 from vitrail.report.benchmark_tables import benchmark_csv, benchmark_table, detail_table
 from vitrail.report.comparison_tables import as_csv, by_clients, by_settings, markdown, standings
 from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import VitrailError
+from vitrail.utils.terminal import print_table
 
 
 def run_comparison(found: list[Entry], seeds: list[int], out: Path, how: EvalConfig) -> bool:
     """Run a comparison, print and write its tables, and return whether all runs succeeded."""
     console = Console(highlight=False)
-    displays: list[ProgressDisplay] = []
-
-    def watch(entry: Entry, seed: int) -> ProgressDisplay:
-        console.print(f"\n[bold]{escape(entry.name)}[/bold], seed {seed}")
-        displays.append(ProgressDisplay())
-        return displays[-1]
-
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        compare(found, seeds, out, how, watch, lambda text: console.print(text, style="red", markup=False))
-    finally:
-        for display in displays:
-            display.stop()
+    with _progress(console) as start:
+        compare(
+            found, seeds, out, how, lambda entry, seed: start(entry.name, f", seed {seed}"),
+            lambda text: console.print(text, style="red", markup=False),
+        )  # fmt: skip
     found = [e for e in found if e.wanted or e.runs]
     tables = [t for t in (standings(found, how), *by_settings(found), by_clients(found)) if t]
-    write_atomically(out / "compare.md", "\n".join(map(markdown, tables)).encode())
-    write_atomically(out / "compare.csv", as_csv(found).encode())
-    runs = [folder for e in found for folder in e.runs]
-    if runs:
-        write_report(runs, out / "compare.html", out.name, tables)
-    print_tables(console, tables)
-    console.print(f"\ntables: {out}/compare.md, compare.csv, compare.html", markup=False)
+    _publish(console, out / "compare", tables, as_csv(found), [folder for e in found for folder in e.runs], out.name)
     return not any(e.failed for e in found)
 
 
@@ -61,12 +48,6 @@ def run_benchmark(
 ) -> None:
     """Run a benchmark, or measure given images; print the tables and write them as Markdown, CSV and HTML."""
     console = Console(highlight=False)
-    displays: list[ProgressDisplay] = []
-
-    def watch(name: str) -> ProgressDisplay:
-        console.print(f"\n[bold]{escape(name)}[/bold]")
-        displays.append(ProgressDisplay())
-        return displays[-1]
 
     def report_progress(text: str) -> None:
         console.print(text, style="dim", markup=False)
@@ -74,36 +55,51 @@ def run_benchmark(
     if preset not in PRESETS:
         raise VitrailError(f"--preset {preset}: must be one of {', '.join(PRESETS)}")
     out.mkdir(parents=True, exist_ok=True)
-    try:
+    with _progress(console) as start:
         if images is not None:
             found = [benchmark_images(images, data, preset, report_progress, settings.get("size"))]
         else:
-            found = benchmark(method, data, epsilons, seeds, out, preset, settings, watch, report_progress)
+            found = benchmark(method, data, epsilons, seeds, out, preset, settings, start, report_progress)
+    name = images.partition(":")[2] if images is not None else method
+    tables = [benchmark_table(name, data, found, *published(), preset), detail_table(found)]
+    runs = [] if images is not None else [out / run_name(r.epsilon, r.seed) for r in found]
+    _publish(console, out / "benchmark", tables, benchmark_csv(found), runs, f"Benchmark on {data}")
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[..., ProgressDisplay]]:
+    """Yield a function that prints the title of a run and returns its display; at the end all displays are stopped."""
+    displays: list[ProgressDisplay] = []
+
+    def start(name: str, more: str = "") -> ProgressDisplay:
+        console.print(f"\n[bold]{escape(name)}[/bold]{more}")
+        displays.append(ProgressDisplay())
+        return displays[-1]
+
+    try:
+        yield start
     finally:
         for display in displays:
             display.stop()
-    name = images.partition(":")[2] if images is not None else method
-    tables = [benchmark_table(name, data, found, *published(), preset), detail_table(found)]
-    write_atomically(out / "benchmark.md", "\n".join(map(markdown, tables)).encode())
-    write_atomically(out / "benchmark.csv", benchmark_csv(found).encode())
-    if images is None:
-        runs = [out / run_name(r.epsilon, r.seed) for r in found]
-        write_report(runs, out / "benchmark.html", f"Benchmark on {data}", tables)
+
+
+def _publish(console: Console, path: Path, tables: Sequence[Table], csv: str, runs: Sequence[Path], title: str) -> None:
+    """Print tables and write them as Markdown and CSV, and as HTML with the report of the runs."""
+    write_atomically(path.with_suffix(".md"), "\n".join(map(markdown, tables)).encode())
+    write_atomically(path.with_suffix(".csv"), csv.encode())
+    if runs:
+        write_report(runs, path.with_suffix(".html"), title, tables)
     print_tables(console, tables)
-    console.print(f"\ntables: {out}/benchmark.md, benchmark.csv" + ", benchmark.html" * (images is None), markup=False)
+    html = f", {path.name}.html" * bool(runs)
+    console.print(f"\ntables: {path}.md, {path.name}.csv{html}", markup=False)
 
 
-def print_tables(console: Console, tables: Sequence[Shown]) -> None:
+def print_tables(console: Console, tables: Sequence[Table]) -> None:
     """Print tables with their notes."""
     for table in tables:
         columns, *rows = narrow([table.columns, *table.rows], console.width)
-        shown = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            shown.add_column(escape(column), overflow="fold")
-        for row in rows:
-            shown.add_row(*map(escape, row))
         console.print()
-        console.print(shown)
+        print_table(console, rows, columns)
         if table.note:
             console.print(f"\n{table.note}", markup=False)
 

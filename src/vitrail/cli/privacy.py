@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from vitrail.cli.settings_arguments import parse_overrides
-from vitrail.utils.errors import VitrailError, printable
+from vitrail.utils.errors import VitrailError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -131,20 +131,22 @@ def privacy(
 def _show_ledger(console: Console, folder: Path, key: str | None) -> None:
     from vitrail.privacy.checked_ledger import read_run_ledger
     from vitrail.privacy.claim_rows import claim_rows, statement_text
+    from vitrail.utils.terminal import print_table
 
     checked = read_run_ledger(folder)
     if key is not None:
         checked.check_key(key)
     entries = checked.entries
-    _table(console, f"{folder}: ledger of {len(entries)} entries, its chain is valid; {checked.model}",
-           claim_rows(entries[0]))  # fmt: skip
+    title = f"{folder}: ledger of {len(entries)} entries, its chain is valid; {checked.model}"
+    print_table(console, claim_rows(entries[0]), title=title)
     for entry in entries:
         if entry["kind"] == "closing":
-            _table(console, "\nresult", claim_rows({"says": entry["says"]}))
+            print_table(console, claim_rows({"says": entry["says"]}), title="\nresult")
     statements = [(entry["client"], statement_text(entry)) for entry in entries if entry["kind"] == "statement"]
     if statements:
-        _table(console, "\nsigned by nodes", statements)
-    _table(console, "\nthe ledger itself", [("signature", checked.signed), ("proves", checked.proves)])
+        print_table(console, statements, title="\nsigned by nodes")
+    about = [("signature", checked.signed), ("proves", checked.proves)]
+    print_table(console, about, title="\nthe ledger itself")
 
 
 def _show_plan(console: Console, what: str, overrides: list[str] | None) -> None:
@@ -152,27 +154,16 @@ def _show_plan(console: Console, what: str, overrides: list[str] | None) -> None
     from vitrail.experiment.plan import prepare
     from vitrail.experiment.run_ledger import opening_claim
     from vitrail.privacy.claim_rows import claim_rows, other_choices
+    from vitrail.utils.terminal import print_table
 
     plan = prepare(config.resolve(what, {"out": "-", **parse_overrides(overrides)}))
     found, method = opening_claim(plan), plan.method
     title = f"{what}: {plan.settings.rounds} rounds, {len(plan.clients)} clients of {plan.data.name}"
-    _table(console, title, claim_rows(found))
+    print_table(console, claim_rows(found), title=title)
     if method.mechanism is not None:
         rows = other_choices(method.mechanism, method.max_replies, found["delta"], plan.settings.budget)
-        _table(console, "\nother choices", rows)
+        print_table(console, rows, title="\nother choices")
     else:
         known = method.mechanisms
         ways = f"choose privacy={' or '.join(known)}" if known else "this method has no mechanism"
         console.print(f"\nit has no ε; {ways}")
-
-
-def _table(console: Console, title: str, rows: list[tuple[str, str]]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=escape(title), title_justify="left", box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(escape(printable(name)), escape(printable(text, None)))
-    console.print(table)

@@ -87,7 +87,7 @@ def test_a_changed_ledger_is_not_used(private, tmp_path):
 def test_errors_state_what_to_do(public, tmp_path):
     with pytest.raises(VitrailError, match="did you mean canaries"):
         audit_run(public, ["canary"])
-    with pytest.raises(VitrailError, match="is not a run"):
+    with pytest.raises(VitrailError, match="is not the folder of a run"):
         audit_run(tmp_path)
     with pytest.raises(VitrailError, match="at least 4 are needed for a comparison"):
         audit_run(public, ["shadows"], shadows=2)

@@ -94,7 +94,7 @@ def test_a_model_whose_training_diverged_is_not_sampled(tmp_path):
     [
         (["run", "prsm"], "did you mean prism?"),
         (["run", "prism", "clients"], "key=value"),
-        (["resume", "nowhere"], "has no run"),
+        (["resume", "nowhere"], "is not the folder of a run"),
         (["sample", "nowhere"], "no model at"),
         (["run", "prism", "data=npz:/nowhere.npz"], "nowhere.npz"),
         (["evaluate", "nowhere"], "no model at"),

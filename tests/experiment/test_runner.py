@@ -280,7 +280,7 @@ def test_a_folder_in_use_is_refused(unbroken):
 
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
-    with pytest.raises(VitrailError, match=r"has no run.*settings.toml"):
+    with pytest.raises(VitrailError, match=r"not the folder of a run.*settings.toml"):
         vitrail.resume(tmp_path)
 
 

@@ -17,7 +17,6 @@ import torch
 from vitrail.analysis.views import Views, make_views
 from vitrail.data.specs import parse_partition
 from vitrail.engines.rounds import RoundResult
-from vitrail.experiment import settings as config
 from vitrail.experiment.callbacks import Callback, CallbackList
 from vitrail.experiment.plan import Plan, load_and_partition
 from vitrail.experiment.run_dir import RunDir
@@ -134,7 +133,7 @@ def adapt(
     starts: dict[str, str | None] = {"adapted": str(run)} | ({"from scratch": None} if scratch else {})
     for name, start in starts.items():
         folder = RunDir(out / name.replace(" ", "-"))
-        settings = config.resolve(str(earlier.settings), {**changed, "init_from": start, "out": str(folder.path)})
+        settings = earlier.stored_settings(**{**changed, "init_from": start, "out": str(folder.path)})
         settings, data, partition = load_and_partition(settings)
         views = make_views(data, partition, settings.seed, partition.names)
         network = choose_feature_network(data.name, [])

@@ -111,9 +111,7 @@ def load_run(run: str | Path, data: Any = None) -> LoadedRun:
         VitrailError: If it is not a run whose method separates content and style, or if files are missing.
     """
     folder = RunDir(Path(run))
-    if not folder.settings.exists():
-        raise VitrailError(f"{run} is not the folder of a run: it has no settings.toml; give the folder of a run")
-    settings = config.resolve(str(folder.settings), {})
+    settings = folder.stored_settings()
     if not config.build_method(settings, Task((1, 8, 8), 0, 1, 1)).separates_style:
         raise VitrailError(
             f"{run}: with its settings, method={settings.method} does not separate content from style; "

@@ -13,7 +13,6 @@ from typing import Any
 from vitrail.auditing import ATTACKS
 from vitrail.auditing.attack import KEYS, Attack, Finding, Target
 from vitrail.auditing.eavesdropper import R, check_r
-from vitrail.experiment import settings as config
 from vitrail.experiment.plan import Plan, prepare
 from vitrail.experiment.run_dir import RunDir
 from vitrail.models.model_file import load
@@ -99,11 +98,7 @@ def audit_run(
     if unknown := [name for name in chosen if name not in ATTACKS]:
         raise VitrailError(f"--attacks {unknown[0]}: unknown attack; {nearest(unknown[0], ATTACKS)}")
     place = RunDir(Path(folder))
-    if not place.settings.exists():
-        raise VitrailError(
-            f"{folder} is not a run (it has no settings.toml); give the folder that `vitrail run` printed"
-        )
-    plan = prepare(config.resolve(str(place.settings), {"out": str(folder)}), data)
+    plan = prepare(place.stored_settings(out=str(folder)), data)
     if r and plan.method.eavesdropping() is None:
         raise VitrailError(
             f"--r is for eavesdroppers on a secret generator, and {plan.settings.method} has none; remove --r, or "

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vitrail.engines.rounds import RoundResult
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.plan import Plan, feature_network
-from vitrail.experiment.run_dir import Run
+from vitrail.experiment.run_dir import Run, best_row
 from vitrail.experiment.run_ledger import opening_claim
 from vitrail.nets.features import FEATURES
 from vitrail.utils.errors import printable
@@ -125,10 +125,8 @@ class ProgressDisplay(Callback):
         self.console.print(f"  sent    {size(self.up)} up, {size(self.down)} down in total; {each}")
         self.console.print(f"  model   {escape(str(model))} ({size(model.stat().st_size)})")
         drawn = (run.folder / "samples.png").exists()
-        goal, sign = ("fd", 1) if drawn else ("accuracy", -1)
-        best = min((row for row in run.rows if goal in row), key=lambda row: sign * row[goal], default=None)
-        if best and (run.folder / "best.safetensors").exists():
-            path = escape(str(run.folder / "best.safetensors"))
+        if (best := best_row(run.rows)) and (run.folder / "best.safetensors").exists():
+            path, goal = escape(str(run.folder / "best.safetensors")), "fd" if "fd" in best else "accuracy"
             self.console.print(f"  best    {path} (round {best['round'] + 1}, {goal} {number(best[goal])})")
         if drawn:
             self.console.print(f"  samples {escape(str(run.folder / 'samples.png'))}")

@@ -208,7 +208,7 @@ def check(found: Sequence[Entry], seeds: Sequence[int], out: Path, how: EvalConf
 
 def changed_settings(wanted: Settings, seed: int, folder: RunDir) -> list[str]:
     """Settings in which a stored run differs; those that do not change the result are ignored."""
-    has = to_dict(config.resolve(str(folder.settings), {}))
+    has = to_dict(folder.stored_settings())
     want = {**to_dict(wanted), "seed": seed}
     ignored = {*FREE, "rounds"} - {"minutes"} if sets_rounds(wanted) else {*FREE}
     return [k for k, v in want.items() if k not in ignored and v != "auto" and has.get(k) != v]
@@ -229,7 +229,7 @@ def compare(
             folder = run_dir(entry, seed, out)
             settings = entry.settings.model_copy(update={"seed": seed, "out": str(folder.path)})
             there = folder.settings.exists()
-            rounds = config.resolve(str(folder.settings), {}).rounds if there else settings.rounds
+            rounds = folder.stored_settings().rounds if there else settings.rounds
             done = there and folder.model.exists() and len(folder.rows()) == rounds
             if not entry.wanted and not (done and not changed_settings(entry.settings, seed, folder)):
                 continue
@@ -258,7 +258,7 @@ def _measure(folder: RunDir, how: EvalConfig, network: str | None) -> list[Measu
     options["feature_network"] = network
     known = read_measures(stored, model, options)
     if known is None:
-        s = config.resolve(str(folder.settings), {})
+        s = folder.stored_settings()
         data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
         _, columns = evaluate_stored(folder.path if model == folder.model else model, data, **options)
         write_evaluation(stored, data, columns)

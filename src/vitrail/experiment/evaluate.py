@@ -14,7 +14,6 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.holdout import not_held_out
 from vitrail.data.specs import parse_partition
 from vitrail.data.transforms import transformed_test_images
-from vitrail.experiment import settings as config
 from vitrail.experiment.personal import load_of_client
 from vitrail.experiment.run_dir import RunDir, public_name
 from vitrail.experiment.settings import Settings
@@ -130,7 +129,7 @@ def _settings(where: Path, data: str) -> Settings | None:
     run_dir = RunDir(where if where.is_dir() else where.parent)
     if not run_dir.settings.exists():
         return None
-    settings = config.resolve(str(run_dir.settings), {})
+    settings = run_dir.stored_settings()
     return settings if where.is_dir() or public_name(settings.data) == data else None
 
 
@@ -165,7 +164,7 @@ def evaluate_clients(
         raise VitrailError(
             f"--clients: use {' and '.join(FAMILIES)}, not {', '.join(families or [])}; name one of them"
         )
-    s = config.resolve(str(run_dir.settings), {})
+    s = run_dir.stored_settings()
     data = load_data(s.data, size=s.size, test_fraction=s.test_fraction)
     columns = []
     for name, domain in _clients(run_dir, s.partition).items():

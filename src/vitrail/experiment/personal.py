@@ -40,7 +40,7 @@ def load_personal(run: str | Path, client: str) -> Generator:
     """
     generator, own = _of_client(run, client)
     if not own:
-        method = config.resolve(str(RunDir(Path(run)).settings), {}).method
+        method = RunDir(Path(run)).stored_settings().method
         raise VitrailError(
             f"--client {client}: clients of method={method} have no personal generators; remove --client"
         )
@@ -82,13 +82,11 @@ def load_of_client(run: str | Path, client: str) -> Generator:
 
 def _of_client(run: str | Path, client: str) -> tuple[Generator, bool]:
     run_dir = RunDir(Path(run))
-    if not run_dir.settings.exists():
-        raise VitrailError(f"--client {client}: {run} is not a run's folder; give the one that contains clients/")
+    settings = run_dir.stored_settings()
     private = private_file(run_dir.clients, client)
     if not private.exists():
         known = sorted(p.stem for p in run_dir.clients.glob("*.safetensors"))
         raise VitrailError(f"--client {client}: it has no private file in {run_dir.clients}; {nearest(client, known)}")
-    settings = config.resolve(str(run_dir.settings), {})
     shared = load(run_dir.model)
     method = config.build_method(settings, Task(shared.shape, len(shared.classes), settings.rounds, settings.clients))
     server, own = store.load(run_dir.checkpoint)["federation"]["server"], store.load(private)["state"]

@@ -245,7 +245,7 @@ def _trained_against(s: Settings | None) -> tuple[str, ...]:
     found: dict[str, None] = {}
     while s is not None:
         found |= dict.fromkeys(filter(None, [feature_network(s)]))
-        s = config.resolve(str(RunDir(Path(s.init_from)).settings), {}) if s.init_from else None
+        s = RunDir(Path(s.init_from)).stored_settings() if s.init_from else None
     return tuple(found)
 
 
@@ -270,7 +270,7 @@ def _load_start(s: Settings) -> tuple[store.State | None, str]:
         raise VitrailError(
             f"init_from={s.init_from}: there is no checkpoint; give the folder of a run that has finished a round"
         )
-    was = config.resolve(str(run_dir.settings), {}).method
+    was = run_dir.stored_settings().method
     if was != s.method:
         raise VitrailError(
             f"init_from={s.init_from}: that run is of method {was}, this one of {s.method}; give one of the same method"

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
+from vitrail.experiment.settings import Settings, resolve
 from vitrail.models.model_file import Classifier, Generator, load, load_classifier
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.utils import state as store
@@ -18,9 +19,6 @@ from vitrail.utils.atomic import write_atomically
 from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.renamed import current_row
 from vitrail.utils.state import State
-
-if TYPE_CHECKING:
-    from vitrail.experiment.settings import Settings
 
 OTHER_SPLIT = (
     ". It was made by version 0.1.0, which split data without a test set by position; this version splits by "
@@ -51,6 +49,21 @@ class RunDir:
     nodes = property(lambda self: self.path / "nodes.json")
     key = property(lambda self: self.path / "run.key")
     unlogged_row = property(lambda self: self.path / "round.json")
+
+    def stored_settings(self, **overrides: Any) -> Settings:
+        """Return the settings of the run in this folder.
+
+        Args:
+            **overrides: Settings that take precedence.
+
+        Raises:
+            VitrailError: If it is not the folder of a run.
+        """
+        if not self.settings.exists():
+            raise VitrailError(
+                f"{self.path} is not the folder of a run: it has no settings.toml; give one that `vitrail run` printed"
+            )
+        return resolve(str(self.settings), overrides)
 
     def check_free(self) -> None:
         """Raise VitrailError if the folder is not empty."""
@@ -191,6 +204,17 @@ class Run:
     def classifier(self) -> Classifier:
         """The trained classifier, loaded from its file, if the method trains one."""
         return load_classifier(self.folder)
+
+
+def best_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the row of the best measured round: by distance, or by accuracy in runs without images.
+
+    Examples:
+        >>> best_row([{"round": 0, "fd": 3.0}, {"round": 1, "fd": 2.0}, {"round": 2}])["round"]
+        1
+    """
+    goal, sign = ("fd", 1) if any("fd" in row for row in rows) else ("accuracy", -1)
+    return min((row for row in rows if goal in row), key=lambda row: sign * row[goal], default=None)
 
 
 def new_run_dir(method: str, data: str) -> Path:

@@ -133,12 +133,10 @@ def resume(
         2 rounds
     """
     run_dir = RunDir(Path(folder))
-    if not run_dir.settings.exists():
-        raise VitrailError(f"{folder} has no run (no settings.toml); give the folder that `vitrail run` printed")
+    settings = run_dir.stored_settings(out=str(folder), **({} if workers is None else {"workers": workers}))
     if run_dir.nodes.exists():
         raise VitrailError(f"{folder} is a run over nodes; continue it with `flwr run` (see docs/how-to/deploy.md)")
-    overrides: dict[str, Any] = {"out": str(folder)} | ({} if workers is None else {"workers": workers})
-    plan = prepare(config.resolve(str(run_dir.settings), overrides), data)
+    plan = prepare(settings, data)
     with run_dir.locked():
         return run_rounds(plan, engine_for, build_callbacks(callbacks))
 

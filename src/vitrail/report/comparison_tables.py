@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from vitrail.experiment.compare import Entry, EvalConfig
-from vitrail.experiment.run_dir import RunDir
+from vitrail.experiment.run_dir import RunDir, best_row
 from vitrail.experiment.settings import to_dict
 from vitrail.metrics.frechet import BIASED
 from vitrail.metrics.measure import Measure
@@ -189,8 +189,8 @@ def _costs(e: Entry, how: EvalConfig) -> list[str]:
         return [""] * 5
     rows = [RunDir(f).rows() for f in e.runs]
     model = [(RunDir(f).best if how.best else RunDir(f).model).stat().st_size for f in e.runs]
-    best = [_best(run) if how.best else 0 for run in rows]
-    which = [str(b or len(run)) for b, run in zip(best, rows, strict=True)]
+    best = [best_row(run) if how.best else None for run in rows]
+    which = [str(b["round"] + 1 if b else len(run)) for b, run in zip(best, rows, strict=True)]
     up, down = (mean(_total(f, k) for f in e.runs) for k in ("bytes_up", "bytes_down"))
     return [
         ", ".join(which if len(set(which)) > 1 else which[:1]),
@@ -199,10 +199,3 @@ def _costs(e: Entry, how: EvalConfig) -> list[str]:
         size(mean(model)),
         f"{mean(map(_seconds, e.runs)):.0f}",
     ]
-
-
-def _best(rows: Sequence[dict[str, Any]]) -> int:
-    """The best measured round: by distance, or by accuracy for runs without images; 0 if none was measured."""
-    goal, sign = ("fd", 1) if any("fd" in r for r in rows) else ("accuracy", -1)
-    measured = [r for r in rows if goal in r]
-    return int(min(measured, key=lambda r: sign * r[goal])["round"]) + 1 if measured else 0

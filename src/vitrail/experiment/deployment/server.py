@@ -96,8 +96,8 @@ def run_settings(given: Mapping[str, Any]) -> Settings:
     if not values.get("out"):
         raise VitrailError("the run config has no folder; give -c 'out=\"FOLDER\"', on the machine of the SuperLink")
     values.setdefault("data", NODES)
-    stored = RunDir(Path(values["out"])).settings
-    values.setdefault("noise_source", config.resolve(str(stored), {}).noise_source if stored.exists() else "os")
+    folder = RunDir(Path(values["out"]))
+    values.setdefault("noise_source", folder.stored_settings().noise_source if folder.settings.exists() else "os")
     return config.resolve(values, {"engine": "flower"})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -62,15 +62,10 @@ def audit_run(
     attacks: Sequence[str] | None = None,
     *,
     data: Any = None,
-    canaries: int = 400,
     shadows: int = 0,
-    samples: int = 2000,
-    seconds: float = 120.0,
     r: Sequence[float] | None = None,
-    users: int = 3,
-    rounds: int = 0,
     seed: int = 0,
-    report_progress: Callable[[str], None] = lambda _: None,
+    **effort: Any,
 ) -> Audit:
     """Attack a run.
 
@@ -78,15 +73,10 @@ def audit_run(
         folder: The run's folder.
         attacks: Names of attacks; by default all, `shadows` only if `shadows` is above 0.
         data: The data of a run that was trained from Python.
-        canaries: Number of canaries, and of attacked releases.
         shadows: Number of shadow runs.
-        samples: Number of samples of the model.
-        seconds: About how long slow attacks may take each.
         r: Factors of eavesdroppers' first layer.
-        users: Number of users that eavesdroppers attack.
-        rounds: Number of rounds that eavesdroppers receive; 0: all.
         seed: Seed of coins, canaries and samples.
-        report_progress: Receives lines of progress.
+        **effort: Other fields of `vitrail.auditing.attack.Target`, such as `canaries=400`.
 
     Returns:
         The claim of the run, and what the attacks found.
@@ -108,9 +98,7 @@ def audit_run(
     factors = check_r(r or R)
     generator = load(place.model) if place.model.exists() else None
     rng = Rng((seed,)).child("audit")
-    target = Target(
-        plan, rng, generator, canaries, shadows or 8, samples, seconds, factors, users, rounds, report_progress
-    )
+    target = Target(plan, rng, generator, shadows=shadows or 8, r=factors, **{"canaries": 400, **effort})
     found, skipped = [], []
     with one_thread():
         for name in chosen:

@@ -59,13 +59,8 @@ def evaluate(
     console, folder = Console(highlight=False), RunDir(Path(model))
     chosen = [name.strip() for name in metrics.split(",")] if metrics else None
     with Console(stderr=True).status("loading") as status:
-        how: dict[str, Any] = {
-            "families": chosen,
-            "n": n,
-            "fid_n": fid_n,
-            "seed": seed,
-            "report_progress": status.update,
-        }
+        how: dict[str, Any] = {"families": chosen, "n": n, "fid_n": fid_n, "seed": seed}
+        how["report_progress"] = status.update
         if clients:
             if data is not None or best or ensemble:
                 raise VitrailError("--clients measures on the run's own data; remove --data, --best and --ensemble")

@@ -61,18 +61,9 @@ def audit(
     chosen = [name.strip() for name in attacks.split(",")] if attacks else None
     with Console(stderr=True).status("loading") as status:
         found = audit_run(
-            folder,
-            chosen,
-            canaries=canaries,
-            shadows=shadows,
-            samples=n,
-            seconds=seconds,
-            r=parse_factors(r),
-            users=users,
-            rounds=rounds,
-            seed=seed,
-            report_progress=status.update,
-        )
+            folder, chosen, canaries=canaries, shadows=shadows, samples=n, seconds=seconds, r=parse_factors(r),
+            users=users, rounds=rounds, seed=seed, report_progress=status.update,
+        )  # fmt: skip
     print_audit(found, console)
     path = Path(out) if out else place.audit
     write(path, found)

@@ -6,6 +6,7 @@
 
 import hashlib
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from tests.federation import QUICK
 SMALL = {"data": "digits", "size": 8, "test_fraction": 0.9, "clients": 2, "workers": 1, "grids": 0, "eval_every": 0}
 ONE_ROUND = ("padpaf", "padpafvae", "ditto")  # of a whole epoch; some of the others differ from fedavg after two rounds
 METHODS = sorted(QUICK.keys() - {"prism", "moments"})
-HERE = f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+CPU = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "")
+HERE = f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {CPU[1] if CPU else 'unknown'}"
 STORED = json.loads(Path(__file__).with_name("same_bits.json").read_text())
 
 

@@ -225,8 +225,10 @@ def test_other_shapes_and_classes_are_refused():
     with pytest.raises(VitrailError, match="3 x 8 x 8"):
         evaluate(replay(), colour, 20)
     letters = from_arrays(np.zeros((60, 8, 8), np.uint8), ["a", "b"] * 30, size=8)
-    with pytest.raises(VitrailError, match=r"has the classes 0, 1, .* has a, b"):
+    with pytest.raises(VitrailError, match=r"the model has the classes 0, 1, .* has a, b"):
         evaluate(replay(), letters, 20)
+    with pytest.raises(VitrailError, match=r"the given images have the classes 0, 1, .* has a, b"):
+        evaluate(Samples.of(digits()), letters, 20)
 
 
 def test_without_labels_only_metrics_that_need_none_are_computed():

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitrail.cli.progress import ProgressDisplay
-from vitrail.experiment.benchmark import PRESETS, benchmark, benchmark_images, published, run_name
+from vitrail.experiment.benchmark import PRESETS, benchmark, benchmark_images, published
 from vitrail.experiment.compare import Entry, EvalConfig, compare
 from vitrail.report import Table as Shown
 from vitrail.report import write_report
@@ -86,11 +86,10 @@ def run_benchmark(
     tables = [benchmark_table(name, data, found, *published(), preset), detail_table(found)]
     write_atomically(out / "benchmark.md", "\n".join(map(markdown, tables)).encode())
     write_atomically(out / "benchmark.csv", benchmark_csv(found).encode())
-    if images is None:
-        runs = [out / run_name(r.epsilon, r.seed) for r in found]
-        write_report(runs, out / "benchmark.html", f"Benchmark on {data}", tables)
+    runs = [out / r.name for r in found if not r.given]
+    write_report(runs, out / "benchmark.html", f"Benchmark on {data}", tables)
     print_tables(console, tables)
-    console.print(f"\ntables: {out}/benchmark.md, benchmark.csv" + ", benchmark.html" * (images is None), markup=False)
+    console.print(f"\ntables: {out}/benchmark.md, benchmark.csv, benchmark.html", markup=False)
 
 
 def print_tables(console: Console, tables: Sequence[Shown]) -> None:

@@ -157,17 +157,17 @@ def check_fits(model: Generator | Samples | Classifier, data: Dataset) -> None:
     Raises:
         VitrailError: If the shapes or the classes differ.
     """
+    who = "the model has" if hasattr(model, "net") else "the given images have"
     if model.shape != data.shape:
         made, has = (" x ".join(map(str, shape)) for shape in (model.shape, data.shape))
         raise VitrailError(
-            f"the model has images of {made} (channels, height, width), data={data.name} has {has}; "
+            f"{who} the shape {made} (channels, height, width), data={data.name} has {has}; "
             "measure it against data like its training data"
         )
     if model.classes and data.classes and data.test.labels is not None and model.classes != data.classes:
         few = [", ".join(c[:5]) + ", ..." * (len(c) > 5) for c in (model.classes, data.classes)]
         raise VitrailError(
-            f"the model has the classes {few[0]}, data={data.name} has {few[1]}; measure it against data with the "
-            "same classes"
+            f"{who} the classes {few[0]}, data={data.name} has {few[1]}; measure it against data with the same classes"
         )
 
 

@@ -17,7 +17,7 @@ from vitrail.metrics.measure import Measure
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.report.evaluation import ARROWS, with_interval
 from vitrail.report.table import Table
-from vitrail.utils.quantities import number, size
+from vitrail.utils.quantities import number, size, whole
 
 Key = tuple[str, str]  # a measure and the network it was taken with
 HIDDEN = ("kid", "precision", "recall", "density", "coverage", "linear-probe")  # in the CSV, or there were no room
@@ -197,7 +197,7 @@ def _costs(e: Entry, how: EvalConfig) -> list[str]:
         size(up),
         size(down),
         size(mean(model)),
-        f"{mean(map(_seconds, e.runs)):.0f}",
+        whole(mean(map(_seconds, e.runs))),
     ]
 
 

@@ -66,7 +66,9 @@ def test_settings_of_the_benchmark_itself_are_refused_before_training(tmp_path):
 def test_an_epsilon_that_the_ledger_does_not_prove_is_refused(tmp_path):
     how = {"size": 8, "clients": 2, "rounds": 1, "local_steps": 1, "workers": 1}
     with pytest.raises(VitrailError, match="privacy=none adds no noise"):
-        benchmark("fedgan", "digits", [1.0], [0], tmp_path, "quick", {"size": 8, "clients": 2, "rounds": 1})
+        benchmark(
+            "fedgan", "digits", [1.0], [0], tmp_path, "quick", {"size": 8, "clients": 2, "rounds": 1, "workers": 1}
+        )
     with pytest.raises(VitrailError, match=r"ε = 9 is not proven; the ledger states: .*\. Change privacy="):
         benchmark("prism", "digits", [9.0], [0], tmp_path, "quick", {**how, "privacy": "paper"})
 
@@ -83,7 +85,9 @@ def test_a_method_without_a_mechanism_is_measured_without_noise(tmp_path):
 def test_a_registered_method_without_privacy_settings_is_measured(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     name = METHODS.name_of(import_module("fedavg_vae").FedAvgVae)
-    (found,) = benchmark(name, "digits", [None], [0], tmp_path, "quick", {"size": 8, "clients": 2, "rounds": 1})
+    (found,) = benchmark(
+        name, "digits", [None], [0], tmp_path, "quick", {"size": 8, "clients": 2, "rounds": 1, "workers": 1}
+    )
     assert found.measures[0].n_fake == 2000
     with pytest.raises(VitrailError, match=f"{name} has no privacy mechanism"):
         benchmark(name, "digits", [1.0], [0], tmp_path, "quick")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from vitrail.auditing import ATTACKS
 from vitrail.auditing.audit_run import Audit
 from vitrail.report.audit import case_rows, figure_cells, lower_cells
+from vitrail.utils.console import Console
 
 
 def print_audit(audit: Audit, console: Console) -> None:

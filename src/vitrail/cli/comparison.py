@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -18,12 +17,13 @@ from vitrail.report import write_report
 from vitrail.report.benchmark_tables import benchmark_csv, benchmark_table, detail_table
 from vitrail.report.comparison_tables import as_csv, by_clients, by_settings, markdown, standings
 from vitrail.utils.atomic import write_atomically
+from vitrail.utils.console import Console
 from vitrail.utils.errors import VitrailError
 
 
 def run_comparison(found: list[Entry], seeds: list[int], out: Path, how: EvalConfig) -> bool:
     """Run a comparison, print and write its tables, and return whether all runs succeeded."""
-    console = Console(highlight=False)
+    console = Console()
     displays: list[ProgressDisplay] = []
 
     def watch(entry: Entry, seed: int) -> ProgressDisplay:
@@ -60,7 +60,7 @@ def run_benchmark(
     images: str | None,
 ) -> None:
     """Run a benchmark, or measure given images; print the tables and write them as Markdown, CSV and HTML."""
-    console = Console(highlight=False)
+    console = Console()
     displays: list[ProgressDisplay] = []
 
     def watch(name: str) -> ProgressDisplay:

@@ -75,11 +75,12 @@ def _list_settings(method: str) -> None:
 
 
 def _print(title: str, rows: Iterable[tuple[str, ...]]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from vitrail.utils.console import Console
+
+    console = Console()
     table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False, title_style="bold")
     for row in rows:
         table.add_row(*map(escape, row))

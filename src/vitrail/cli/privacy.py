@@ -12,7 +12,7 @@ from vitrail.cli.settings_arguments import parse_overrides
 from vitrail.utils.errors import VitrailError, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from vitrail.utils.console import Console
 
 
 def audit(
@@ -50,16 +50,15 @@ def audit(
     A lower bound above the claim refutes it (exit code 1). A lower bound below it proves nothing: a better attack may
     find more. Runs that claim nothing are attacked in the same way.
     """
-    from rich.console import Console
-
     from vitrail.auditing.audit_run import audit_run, write
     from vitrail.cli.audit_display import print_audit
     from vitrail.experiment.run_dir import RunDir
     from vitrail.report import write_report
+    from vitrail.utils.console import Console, show_status
 
-    console, place = Console(highlight=False), RunDir(Path(folder))
+    console, place = Console(), RunDir(Path(folder))
     chosen = [name.strip() for name in attacks.split(",")] if attacks else None
-    with Console(stderr=True).status("loading") as status:
+    with show_status() as report_progress:
         found = audit_run(
             folder,
             chosen,
@@ -71,7 +70,7 @@ def audit(
             users=users,
             rounds=rounds,
             seed=seed,
-            report_progress=status.update,
+            report_progress=report_progress,
         )
     print_audit(found, console)
     path = Path(out) if out else place.audit
@@ -119,9 +118,9 @@ def privacy(
     `vitrail privacy runs/x` reads runs/x/ledger.json, checks its chain of hashes and its signatures, recomputes ε from
     the noise and rounds that it records, and compares it with the model file.
     """
-    from rich.console import Console
+    from vitrail.utils.console import Console
 
-    console = Console(highlight=False)
+    console = Console()
     if Path(what).is_dir():
         _show_ledger(console, Path(what), key)
     else:

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -17,6 +16,7 @@ from vitrail.experiment.plan import Plan, feature_network
 from vitrail.experiment.run_dir import Run
 from vitrail.experiment.run_ledger import opening_claim
 from vitrail.nets.features import FEATURES
+from vitrail.utils.console import Console
 from vitrail.utils.errors import printable
 from vitrail.utils.quantities import number, plural, size
 
@@ -25,7 +25,7 @@ class ProgressDisplay(Callback):
     """A callback that prints the progress of a run."""
 
     def __init__(self) -> None:
-        self.console = console = Console(highlight=False)
+        self.console = console = Console()
         self.up = self.down = 0
         self.folder: Path | None = None  # set when the run starts
         self.interrupted = False
@@ -35,8 +35,8 @@ class ProgressDisplay(Callback):
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(24),
-            TextColumn("{task.fields[clients]}"),
-            TextColumn("{task.fields[news]}"),
+            TextColumn("{task.fields[clients]}", markup=False),
+            TextColumn("{task.fields[news]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),

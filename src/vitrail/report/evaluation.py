@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
@@ -19,6 +18,7 @@ from vitrail.experiment.evaluate import FAMILIES, MEAN, MEAN_BOUNDS, by_client
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.results_io import Column
 from vitrail.report.table import Table
+from vitrail.utils.console import Console
 from vitrail.utils.errors import printable
 from vitrail.utils.quantities import number
 

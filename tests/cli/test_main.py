@@ -47,6 +47,8 @@ def test_a_run_reports_rounds_bytes_and_where_things_are(run):
     assert "round 2: 3/3 clients" in output
     assert "  up " in output
     assert "  down " in output
+    assert all(line.count("so far") == 1 for line in output.splitlines() if line.startswith("round "))
+    assert "more images: vitrail sample" in output
     assert "not private" in output
     assert "model.safetensors" in output.replace("\n", "")
     assert (folder / "model.safetensors").exists()
@@ -55,6 +57,7 @@ def test_a_run_reports_rounds_bytes_and_where_things_are(run):
 def test_rounds_of_the_server_alone_are_printed_without_bytes(tmp_path):
     output = vitrail("run", "moments", *TINY, "rounds=3", f"out={tmp_path / 'run'}").stdout
     first, *others = (line for line in output.splitlines() if line.startswith("round "))
+    assert "clients    up" not in first
     assert "3/3 clients" in first
     assert " up " in first
     assert len(others) == 2

@@ -169,6 +169,7 @@ def test_the_command_prints_the_table_and_writes_it(done, tmp_path):
     how = ["--epsilon", "1,none", "--preset", "quick", "-o", str(out)]
     found = CliRunner().invoke(app, ["benchmark", "digits", *words, *how])
     assert found.exit_code == 0, found.output
+    assert "vitrail sample" not in found.output
     assert "moments* (here)" in (out / "benchmark.md").read_text()
     assert "<table" in (out / "benchmark.html").read_text()
     with pytest.raises(VitrailError, match="--epsilon 0: give positive numbers"):

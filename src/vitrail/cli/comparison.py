@@ -28,7 +28,7 @@ def run_comparison(found: list[Entry], seeds: list[int], out: Path, how: EvalCon
 
     def watch(entry: Entry, seed: int) -> ProgressDisplay:
         console.print(f"\n[bold]{escape(entry.name)}[/bold], seed {seed}")
-        displays.append(ProgressDisplay())
+        displays.append(ProgressDisplay(summary=False))
         return displays[-1]
 
     out.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def run_benchmark(
 
     def watch(name: str) -> ProgressDisplay:
         console.print(f"\n[bold]{escape(name)}[/bold]")
-        displays.append(ProgressDisplay())
+        displays.append(ProgressDisplay(summary=False))
         return displays[-1]
 
     def report_progress(text: str) -> None:

@@ -151,10 +151,13 @@ def _show_plan(console: Console, what: str, overrides: list[str] | None) -> None
     from vitrail.experiment.plan import prepare
     from vitrail.experiment.run_ledger import opening_claim
     from vitrail.privacy.claim_rows import claim_rows, other_choices
+    from vitrail.utils.quantities import plural
 
     plan = prepare(config.resolve(what, {"out": "-", **parse_overrides(overrides)}))
     found, method = opening_claim(plan), plan.method
-    title = f"{what}: {plan.settings.rounds} rounds, {len(plan.clients)} clients of {plan.data.name}"
+    title = (
+        f"{what}: {plural(plan.settings.rounds, 'round')}, {plural(len(plan.clients), 'client')} of {plan.data.name}"
+    )
     _table(console, title, claim_rows(found))
     if method.mechanism is not None:
         rows = other_choices(method.mechanism, method.max_replies, found["delta"], plan.settings.budget)

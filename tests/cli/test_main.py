@@ -233,3 +233,4 @@ def test_settings_are_listed_by_topic_with_the_papers_values():
     assert next(line for line in shown.splitlines() if line.startswith("klms_bits=")).split()[-1] == "ours"
     code = next(line for line in shown.splitlines() if line.startswith("theta_clamp="))
     assert code.rstrip().endswith("published code: 0.01")
+    assert "ours: not in the paper" in shown

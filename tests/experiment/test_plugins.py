@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 from torch import nn
 
 import vitrail
+from vitrail.cli.listing import list_
 from vitrail.experiment import settings as config
 from vitrail.experiment.plugins import check_processes, name_classes
 from vitrail.experiment.settings import settings_model
@@ -202,6 +203,26 @@ def test_flower_knows_classes_below_a_package_of_vitrail_plugins(monkeypatch):
     monkeypatch.setenv("VITRAIL_PLUGINS", package[:-1])  # a prefix of the name is another package
     with pytest.raises(VitrailError):
         check_processes(how)
+
+
+def test_a_plugin_that_registers_nothing_is_named(tmp_path, monkeypatch, caplog):
+    (tmp_path / "idle_plugin.py").write_text("")
+    (tmp_path / "busy_plugin.py").write_text(
+        "import vitrail\nvitrail.register_transform('busy', '')(lambda x, rng: x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("VITRAIL_PLUGINS", "idle_plugin,busy_plugin")
+    assert "prism" in list(METHODS)
+    assert [r.getMessage().partition(";")[0] for r in caplog.records] == [
+        "VITRAIL_PLUGINS: idle_plugin registered nothing"
+    ]
+
+
+def test_sources_of_values_are_explained_only_where_a_setting_has_one(capsys):
+    list_(METHODS.name_of(Nothing))
+    assert "paper: value of the paper" not in capsys.readouterr().out
+    list_("prism")
+    assert "paper: value of the paper" in capsys.readouterr().out
 
 
 def test_a_class_is_accepted_as_the_discriminator():

@@ -17,7 +17,7 @@ def print_audit(audit: Audit, console: Console) -> None:
     console.print(f"Claim, by {audit.claim['by']}: {audit.claim['says']}\n", markup=False)
     if bounds := [[f.attack, *lower_cells(lower)] for f in audit.findings for lower in f.lowers]:
         _print_table(console, ["attack", "ε found, at least", "ε claimed, at most", "how", ""], bounds)
-        console.print("\nBounds of 95% confidence. Each claim is for exactly the answers that were attacked.\n")
+        console.print("\nBounds of 95% confidence. Each claim is for exactly the replies that were attacked.\n")
     if figures := [[f.attack, *figure_cells(figure)] for f in audit.findings for figure in f.figures]:
         _print_table(console, ["attack", "metric", "value", "random guess"], figures)
         console.print("\nIn brackets: 95% intervals.\n")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.data.dataset import Dataset, Images
 from vitrail.metrics.context import MetricContext
 from vitrail.metrics.extractors import choose_ruler
-from vitrail.metrics.measure import Measure
+from vitrail.metrics.measure import UNSET, Measure
 from vitrail.metrics.registry import DEFAULT, METRICS
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError, nearest
@@ -133,11 +133,16 @@ def evaluate(
 def _measures(
     name: str, result: Sequence[Measure] | Mapping[str, float] | float, n_real: int, n_fake: int
 ) -> Sequence[Measure]:
-    """Return the result of a metric as measures; plain numbers have no interval."""
+    """Return the result of a metric as measures; plain numbers have no interval, counts that it omits are added."""
     if isinstance(result, Sequence):
-        return result
-    values = result if isinstance(result, Mapping) else {name: result}
-    return [Measure(k, float(v), math.nan, math.nan, n_real, n_fake, "", name) for k, v in values.items()]
+        found = list(result)
+    else:
+        values = result if isinstance(result, Mapping) else {name: result}
+        found = [Measure(k, float(v)) for k, v in values.items()]
+    return [
+        replace(m, n_real=n_real if m.n_real == UNSET else m.n_real, n_fake=n_fake if m.n_fake == UNSET else m.n_fake)
+        for m in found
+    ]
 
 
 def round_to_8_bits(x: Tensor) -> Tensor:

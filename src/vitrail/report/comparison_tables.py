@@ -79,8 +79,9 @@ def by_clients(found: Sequence[Entry]) -> Table | None:
 def notes(found: Sequence[Entry], how: EvalConfig) -> str:
     """Return which settings were the same, which differed, and how models were measured."""
     differ = differing(found)
-    first = to_dict(found[0].settings)
-    same = ", ".join(f"{n}={first[n]}" for n in ("method", *SAME) if n in first and n not in differ)
+    trees = [to_dict(e.settings) for e in found]
+    named = dict.fromkeys(("method", *SAME, *(n for e in found for n in sorted(e.settings.model_fields_set))))
+    same = ", ".join(f"{n}={trees[0][n]}" for n in named if all(n in t for t in trees) and n not in differ)
     parts = [f"The same in all runs: {same}."] if same else []
     if differ:
         parts.append(f"Different: {', '.join(differ)}.")

@@ -125,7 +125,7 @@ def print_measures(columns: Sequence[Column], console: Console) -> None:
         m = rows[0]
         if m.extractor != network:
             network = m.extractor
-            table.add_row(f"[dim]by {network}[/dim]")
+            table.add_row(f"[dim]by {escape(printable(network))}[/dim]" if network else "")
         table.add_row(
             f"{escape(printable(m.name))} {ARROWS[m.better]}", *map(with_interval, rows), f"{m.n_real:,}/{m.n_fake:,}"
         )

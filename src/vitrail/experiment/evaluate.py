@@ -129,7 +129,9 @@ def _data(where: Path, model: Generator | Classifier, named: str | None) -> Data
     try:
         return load_data(name, size=model.shape[1], test_fraction=held_out)
     except MissingFiles as e:
-        remedy = "" if named else "; start in the folder where the run was started, or name the data with --data"
+        remedy = (
+            "" if named else "; start in the folder where the run was started, or name the data with --data folder:PATH"
+        )
         raise VitrailError(f"{e}{remedy}") from e
 
 

@@ -55,10 +55,12 @@ def test_a_run_reports_rounds_bytes_and_where_things_are(run):
 
 
 def test_rounds_of_the_server_alone_are_printed_without_bytes(tmp_path):
-    output = vitrail("run", "moments", *TINY, "rounds=3", f"out={tmp_path / 'run'}").stdout
+    output = vitrail("run", "moments", *TINY, "clients=1", "rounds=3", f"out={tmp_path / 'run'}").stdout
+    assert ": 1 client (iid)" in output
+    assert "done: 3 rounds, 1 client\n" in output
     first, *others = (line for line in output.splitlines() if line.startswith("round "))
     assert "clients    up" not in first
-    assert "3/3 clients" in first
+    assert "1/1 clients" in first
     assert " up " in first
     assert len(others) == 2
     assert all("server only" in line and " up " not in line for line in others)

@@ -1,6 +1,7 @@
 """The benchmark: a method ranked as published private generators are."""
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -82,9 +83,17 @@ def test_a_method_without_a_mechanism_is_measured_without_noise(tmp_path):
         benchmark("mdgan", "digits", [1.0], [0], tmp_path, "quick", small)
 
 
-def test_a_registered_method_without_privacy_settings_is_measured(tmp_path, monkeypatch):
+@pytest.fixture
+def own_method(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     name = METHODS.name_of(import_module("fedavg_vae").FedAvgVae)
+    yield name
+    METHODS._added.pop(name)  # workers of other tests cannot import it
+    del sys.modules["fedavg_vae"]
+
+
+def test_a_registered_method_without_privacy_settings_is_measured(tmp_path, own_method):
+    name = own_method
     (found,) = benchmark(
         name, "digits", [None], [0], tmp_path, "quick", {"size": 8, "clients": 2, "rounds": 1, "workers": 1}
     )

@@ -32,7 +32,7 @@ from vitrail.wire.message import NO_BASE, Header, Kind, Message, Part, decode, d
 if TYPE_CHECKING:
     from vitrail.engines.signing.server import ClientKeys
 
-UNCOMPUTED = "its answer could not be computed; see its own log"  # all that the server is sent in deployment
+UNCOMPUTED = "its reply could not be computed; see its own log"  # all that the server is sent in deployment
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class Client:
         if deployed:
             self.store.save_error(traceback.format_exc())
         if self.log is not None:
-            self.log(f"its answer to round {h.round} could not be computed: {type(e).__name__}: {e}")
+            self.log(f"its reply to round {h.round} could not be computed: {type(e).__name__}: {e}")
         return reply
 
     def _reason(self, e: Exception) -> str:

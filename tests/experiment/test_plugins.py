@@ -212,7 +212,7 @@ def test_flower_knows_classes_below_a_package_of_vitrail_plugins(monkeypatch):
 def test_the_list_of_settings_has_the_names_of_registries():
     GENERATORS.name_of(Plain)
     shown = CliRunner().invoke(app, ["list", "prism"], env={"COLUMNS": "300"}).output
-    assert "generator network; one of small, resnet, sngan, dcgan, conditional" in shown
+    assert "generator network; one of small, resnet, sngan, dcgan, smooth" in shown
     assert ", plain" in shown
     assert "; one of vitrail-fashion, vitrail-cifar, vgg19" in shown
 

@@ -22,7 +22,7 @@ _SUMMARIES = {
     "resnet": "the PRISM paper's residual network, 512 to 64 channels at 32x32, 1024 to 64 at 64x64",
     "sngan": "SNGAN's residual network (Miyato et al. 2018), 256 channels throughout",
     "dcgan": "DCGAN's transposed convolutions, 512 to 128 channels at 32x32, 1024 to 128 at 64x64",
-    "smooth": "residual, 192 to 16 channels at 32x32, affine BatchNorm, bilinear upsampling: for trained weights",
+    "smooth": "residual, 128 to 16 channels at 32x32, affine BatchNorm, bilinear upsampling: for trained weights",
 }
 
 GENERATORS: Registry[Callable[[Shape, int, float], nn.Module]] = Registry(
@@ -252,7 +252,7 @@ def dcgan(shape: Shape, classes: int, width: float) -> DcGan:
     return DcGan(shape, classes, 100, _scaled((128 << i for i in range(num_doublings(shape[1]) - 1, -1, -1)), width))
 
 
-_SMOOTH = (256, 256, 192, 96, 48, 16)  # widths from 4x4 on, the last at the size of the image
+_SMOOTH = (192, 160, 128, 64, 48, 16)  # widths from 4x4 on, the last at the size of the image
 
 
 def smooth(shape: Shape, classes: int, width: float) -> ResNet:

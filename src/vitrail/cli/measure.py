@@ -153,7 +153,7 @@ def benchmark(
     Classifiers are trained on generated images only and tested on all real test images; FID, precision, recall and
     coverage are against the training set. Published results on the same data are in the same table, with their source.
 
-    `vitrail benchmark mnist network=dense secagg_threshold=8 --epsilon 1,10 --seeds 3`
+    `vitrail benchmark mnist secagg_threshold=8 --epsilon 1,10 --seeds 3`
 
     `vitrail benchmark mnist --images npz:samples.npz` measures images that were generated elsewhere.
 

@@ -77,7 +77,7 @@ class Moments(masks.MaskMethod):
         "normal", "initial scores: normal, N(0, score_std²), or uniform θ"
     )
     score_std: float = setting(3.0, "standard deviation of normal initial scores", gt=0, le=1e3)
-    local_steps: int = setting(20, "training iterations of the server per round", ge=1)
+    local_steps: int = setting(50, "training iterations of the server per round", ge=1)
     precision: Precision = setting(
         "auto", "arithmetic of the networks; auto: bfloat16 if the processor has instructions for it"
     )

@@ -113,8 +113,7 @@ def decode(file: str | IO[bytes], grey: bool, size: int, name: str) -> NDArray[n
         Malformed: If the file cannot be decoded or has too many pixels.
     """
     with open_image(file, name) as image:
-        fitted: NDArray[np.uint8] = fit(planes(image, grey, name)[None], size)[0]
-        return fitted
+        return fit(planes(image, grey, name)[None], size)[0]
 
 
 def decode_all(files: Iterable[File], n: int, grey: bool, what: str, request: ReadRequest) -> NDArray[np.uint8]:

@@ -71,8 +71,7 @@ def _weights(before: int, after: int) -> NDArray[np.float64]:
     last = np.minimum(np.floor(centres + wide + 0.5), before)[:, None]
     x = np.arange(before)
     w = np.maximum(1 - np.abs(x - centres[:, None] + 0.5) / wide, 0) * ((x >= first) & (x < last))
-    found: NDArray[np.float64] = np.floor(w / w.sum(1, keepdims=True) * 2**BITS + 0.5)
-    return found
+    return np.floor(w / w.sum(1, keepdims=True) * 2**BITS + 0.5)
 
 
 def _rounded(sums: NDArray[np.float64]) -> NDArray[np.uint8]:

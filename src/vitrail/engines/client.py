@@ -116,8 +116,7 @@ class Client:
         answered, unfinished = this_round["answered"], this_round.get("begun")
         for earlier in answered:
             if earlier["asked"] == request:
-                reply: bytes = earlier["reply"]
-                return reply
+                return earlier["reply"]
         mark = {"exchange": h.exchange, "asked": request}
         again = unfinished == mark  # killed before its reply was stored, so no reply was sent
         last = max((one["exchange"] for one in (*answered, unfinished) if one), default=-1)

@@ -181,8 +181,7 @@ class FedGan(gan.PrivateGan):
 
     def read_discriminator(self, parts: Mapping[str, Array]) -> NDArray[Any]:
         """Return the weights of D in a reply, for audits."""
-        found: NDArray[Any] = np.asarray(parts["discriminator"]) / parts["weight"][0]
-        return found
+        return np.asarray(parts["discriminator"]) / parts["weight"][0]
 
     def image_loss(self, D: nn.Module, x: Tensor, y: Tensor | None, real: bool) -> Tensor:
         """Return the loss of D on real images, or on fakes, for audits."""

@@ -207,5 +207,4 @@ def critic_loss(D: nn.Module, real: gan.Batch, fake: gan.Batch, between: Tensor,
     x_hat = (between * x + (1 - between) * x_fake).requires_grad_()
     (slope,) = torch.autograd.grad(D(x_hat, y).sum(), x_hat, create_graph=True)
     norm = (slope.flatten(1).square().sum(1) + 1e-12).sqrt()
-    loss: Tensor = D(x_fake, y_fake).mean() - D(x, y).mean() + penalty * (norm - 1).square().mean()
-    return loss
+    return D(x_fake, y_fake).mean() - D(x, y).mean() + penalty * (norm - 1).square().mean()

@@ -42,8 +42,7 @@ class DcganGenerator(nn.Module):
     def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
         if self.embed is not None and y is not None:
             z = torch.cat([z, self.embed(y)], 1)
-        out: Tensor = self.layers(z[:, :, None, None])
-        return out
+        return self.layers(z[:, :, None, None])
 
     def feature_maps(self, side: int) -> list[tuple[int, int]]:  # noqa: ARG002
         """Return (channels, height) of every feature map."""

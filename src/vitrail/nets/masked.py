@@ -106,8 +106,7 @@ def decode_mask(net: Masked, payload: Array) -> Array:
 
 def _contexts(net: Masked) -> NDArray[np.uint8]:
     layer = np.repeat(np.arange(len(net.sizes)).astype(np.uint8), net.sizes)
-    contexts: NDArray[np.uint8] = 2 * layer + (net.W.cpu().numpy() > 0)
-    return contexts
+    return 2 * layer + (net.W.cpu().numpy() > 0)
 
 
 class _Bernoulli(torch.autograd.Function):
@@ -134,8 +133,7 @@ def sample_mask(theta: Tensor, generator: torch.Generator, times_theta: bool = F
         times_theta: Multiply the gradient by θ.
     """
     uniform = torch.rand(theta.shape, generator=generator).to(theta.device)
-    mask: Tensor = _Bernoulli.apply(theta, uniform, times_theta)  # type: ignore[no-untyped-call]
-    return mask
+    return _Bernoulli.apply(theta, uniform, times_theta)  # type: ignore[no-untyped-call]
 
 
 class Ensemble(nn.Module):
@@ -156,8 +154,7 @@ class Ensemble(nn.Module):
         self.z = self.masked.z
 
     def forward(self, z: Tensor, *labels: Tensor | None) -> Tensor:
-        out: Tensor = self.for_batch(z)(z, *labels)
-        return out
+        return self.for_batch(z)(z, *labels)
 
     def for_batch(self, z: Tensor) -> nn.Module:
         """Return the network with the mask of one batch of noise."""

@@ -132,8 +132,7 @@ class SpectralDiscriminator(nn.Module):
 
     def project(self, phi: Tensor) -> Tensor:
         """Return g(φ(x)) for a batch of at least two images."""
-        out: Tensor = self.projector(phi)
-        return out
+        return self.projector(phi)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         return self.head(self.features(x), y)

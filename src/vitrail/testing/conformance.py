@@ -72,8 +72,7 @@ class Subject:
     def model(self, server: Any) -> Model:
         """Return the generator, or the classifier of a method without one."""
         models = self.method.export_models(server)
-        found: Model = models.get("generator") or models["classifier"]
-        return found
+        return models.get("generator") or models["classifier"]
 
     def check_same(self, fed: Federation, message: str) -> None:
         """Expect the state of the undisturbed federation."""

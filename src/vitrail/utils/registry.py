@@ -163,8 +163,7 @@ class Registry(Generic[T]):
         if not where:
             raise VitrailError(f"{name} is not a {self.kind}; {nearest(name, list(self))}")
         module, _, attribute = where.partition(":")
-        found: T = getattr(import_module(module), attribute)
-        return found
+        return getattr(import_module(module), attribute)
 
     def check(self, name: str, *others: str) -> str:
         """Return the name if it is registered; for settings: `Annotated[str, AfterValidator(REGISTRY.check)]`.

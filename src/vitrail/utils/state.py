@@ -220,8 +220,7 @@ def cached(kind: str, key: str, compute: Callable[[], State]) -> State:
     name = hashlib.blake2b(len(raw).to_bytes(8, "little") + raw, digest_size=16).hexdigest()
     path = data_home() / "cache" / kind / f"{name}.safetensors"
     try:
-        found: State = load(path)
-        return found
+        return load(path)
     except (FileNotFoundError, Malformed):
         value = compute()
     try:

@@ -107,8 +107,7 @@ def _decoded(archive: Path, order: list[str], request: ReadRequest) -> NDArray[n
         raise
     except Exception as error:  # zipfile raises many types of exceptions
         raise Malformed(f"{archive}: not a complete zip file ({error})") from error
-    pixels: NDArray[np.uint8] = np.load(cache, mmap_mode="r", allow_pickle=False)
-    return pixels
+    return np.load(cache, mmap_mode="r", allow_pickle=False)
 
 
 def _decode_into(cache: Path, packed: zipfile.ZipFile, members: list[zipfile.ZipInfo], request: ReadRequest) -> None:

@@ -59,8 +59,7 @@ def read_bits(message: Message, name: str, size: int) -> list[int]:
     """Return a part of a request that has one bit per client; raise Malformed if it has not."""
     for p in message.parts:
         if (p.name, p.codec, p.shape) == (name, "u1", (size,)):
-            bits: list[int] = p.array().tolist()
-            return bits
+            return p.array().tolist()
     raise Malformed(f"part {name!r} of the request is not {size} bits")
 
 
@@ -135,8 +134,7 @@ class IntegerFormat:
         if left.size and int(left.max()) > clients * self.span:
             raise Malformed("a sum is out of range: a client sent a false value; it cannot be identified")
         integers = left.astype(np.uint64).view(np.int64) + np.int64(clients * self.low)
-        values: NDArray[np.float64] = integers / np.float64(self.scale)
-        return values
+        return integers / np.float64(self.scale)
 
     def pack(self, words: Words) -> bytes:
         """Encode with w bits per element, most significant bit first, without gaps."""

@@ -135,8 +135,7 @@ def commitment(seed: bytes) -> bytes:
 
 def own_key(seed: bytes) -> bytes:
     """Return the key of a client's own mask."""
-    key: bytes = crypto.derive(seed, b"own mask")
-    return key
+    return crypto.derive(seed, b"own mask")
 
 
 def add_mask(vector: Mapping[str, Words], key: bytes, sign: int) -> None:

@@ -148,8 +148,7 @@ class DenseKind(ModelKind):
 
     @classmethod
     def network(cls, tree: dict[str, Any]) -> nn.Module:
-        net: nn.Module = seeded_network(tree)
-        return net
+        return seeded_network(tree)
 
     @classmethod
     def check(cls, tree: dict[str, Any]) -> int:

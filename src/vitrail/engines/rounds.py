@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from vitrail.engines.federation import Ask, Federation, OnProgress, OnStart, Relay, RoundResult, relays_of
-from vitrail.engines.replies import CheckedPart, Failure, OrderedReplies, read_reply
+from vitrail.engines.replies import CheckedReply, Failure, OrderedReplies, read_reply
 from vitrail.engines.requests import RequestBuilder
 from vitrail.engines.secagg.server import secure_sums
 from vitrail.engines.sums import ReplyNorms, sum_for
@@ -94,7 +94,7 @@ class RoundInProgress:
 
     def collect(
         self, client: str, answer: bytes | Failure, server: State, *, full: bool
-    ) -> tuple[CheckedPart, ...] | Literal[Kind.NEED_FULL] | None:
+    ) -> CheckedReply | Literal[Kind.NEED_FULL] | None:
         """Check a reply and record it in the result.
 
         Returns:
@@ -102,18 +102,15 @@ class RoundInProgress:
         """
         result = self.result
         result.count_up(client, answer)
-        reply = read_reply(answer, self.run, result.round, client, self.declared, server)
-        if reply is Kind.NEED_FULL and not full:
-            return Kind.NEED_FULL
-        if isinstance(reply, Kind):
-            reply = Failure("requested the full state although it was just sent")
+        reply = read_reply(answer, self.run, result.round, client, self.declared, server, full=full)
         if isinstance(reply, Failure):
             result.excluded[client] = reply.reason
             return None
-        result.replied.append(client)
+        if reply is not Kind.NEED_FULL:
+            result.replied.append(client)
         return reply
 
-    def accept(self, client: str, reply: tuple[CheckedPart, ...], server: State) -> State | None:
+    def accept(self, client: str, reply: CheckedReply, server: State) -> State | None:
         """Put a checked reply into the server's state and the sums.
 
         Returns:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from vitrail.methods.base import PartSpec, fixed_point_scale
 from vitrail.utils.errors import Malformed, VitrailError
-from vitrail.wire.codecs import Array
+from vitrail.wire.codecs import Array, join_bits, pack_bits, unpack_bits
 from vitrail.wire.message import Message, Part, make_part
 
 ADVERTISE, SHARES, MASK, CONFIRM, OPEN = range(5)
@@ -138,22 +138,15 @@ class IntegerFormat:
 
     def pack(self, words: Words) -> bytes:
         """Encode with w bits per element, most significant bit first, without gaps."""
-        wide = words.astype(self.dtype.newbyteorder(">"))
         if self.width == 8 * self.dtype.itemsize:
-            return wide.tobytes()
-        bits = np.unpackbits(wide.view(np.uint8).reshape(self.size, -1), axis=1)
-        return np.packbits(bits[:, -self.width :]).tobytes()
+            return words.astype(self.dtype.newbyteorder(">")).tobytes()
+        return pack_bits(words, self.width)
 
     def unpack(self, payload: Array) -> Words:
         """Decode the bytes of `pack`; the caller has checked their number."""
         if self.width == 8 * self.dtype.itemsize:
             return np.frombuffer(payload, self.dtype.newbyteorder(">")).astype(self.dtype)
-        bits = np.unpackbits(payload)
-        if bits[self.size * self.width :].any():
-            raise Malformed("the last byte has bits set beyond the last element")
-        wide = np.zeros((self.size, 8 * self.dtype.itemsize), np.uint8)
-        wide[:, -self.width :] = bits[: self.size * self.width].reshape(self.size, self.width)
-        return np.packbits(wide).view(self.dtype.newbyteorder(">")).astype(self.dtype)
+        return join_bits(unpack_bits(payload, self.size, self.width), self.dtype)
 
 
 def integer_formats(declared: Mapping[str, PartSpec], clients: int, participants: int) -> dict[str, IntegerFormat]:

@@ -196,9 +196,7 @@ class FedGan(gan.PrivateGan):
     @property
     def uploaded(self) -> tuple[str, ...]:
         """The networks that clients upload; always the generator, which the run exports."""
-        if self.upload == "both":
-            return NETWORKS
-        return tuple({"generator": 0, **dict.fromkeys(self.synced)})
+        return NETWORKS if self.upload == "both" else tuple(dict.fromkeys(("generator", *self.synced)))
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         self.mechanism  # noqa: B018  calibrates the noise, and refuses settings that cannot be private
@@ -208,9 +206,8 @@ class FedGan(gan.PrivateGan):
 
     def specs(self, nets: gan.Nets) -> dict[str, PartSpec]:
         """Return the parts of `reply`."""
-        one, weight = PartSpec("sum", "float32", 1), PartSpec("sum", "float32", 1, least=0)
         parts = {n: PartSpec("sum", self.wire_dtype, vector_size(nets[n]), over="weight") for n in self.uploaded}
-        return {**parts, "weight": weight, "metric.loss_g": one, "metric.loss_d": one}
+        return {**parts, "weight": PartSpec("sum", "float32", 1, least=0), **gan.LOSSES}
 
     @property
     def steps(self) -> FedGan | DpSgd | DpFedAvg:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import Model, Task
+from vitrail.methods.base import Model, PartSpec, Task
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganGenerator
 from vitrail.nets.feature_moments import to_float
@@ -27,6 +27,7 @@ from vitrail.utils.state import State
 Batch = tuple[Tensor, Tensor | None]  # images or noise, and labels if the run has classes
 Nets = dict[str, nn.Module]
 Optimizers = dict[str, torch.optim.Optimizer]
+LOSSES = dict.fromkeys(("metric.loss_g", "metric.loss_d"), PartSpec("sum", "float32", 1))  # as parts of a reply
 
 
 def sample_latent(n: int, z: int, task: Task, draw: torch.Generator) -> Batch:

@@ -77,8 +77,7 @@ class DcganDiscriminator(nn.Module):
         if self.classes and y is not None:
             planes = (y[:, None] == torch.arange(self.classes, device=y.device)).to(x.dtype)[:, :, None, None]
             x = torch.cat([x, planes.expand(-1, -1, *x.shape[2:])], 1)
-        out: Tensor = self.layers(x)
-        return out.flatten()
+        return self.layers(x).flatten()
 
 
 def initialise(net: nn.Module, generator: torch.Generator) -> nn.Module:

@@ -48,8 +48,7 @@ class Dense(nn.Module):
         x = x.flatten(1)
         if self.classes and y is not None:
             x = torch.cat([x, (y[:, None] == torch.arange(self.classes, device=y.device)).to(x.dtype)], 1)
-        out: Tensor = self.last(self.layers(x))
-        return out.flatten()
+        return self.last(self.layers(x)).flatten()
 
 
 def dcgan(shape: Shape, classes: int, width: int) -> DcganDiscriminator:

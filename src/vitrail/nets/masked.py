@@ -66,8 +66,7 @@ class Masked(nn.Module):
         pieces = (self.W * mask).split(self.sizes)
         weights = {n: w.view(s) for (n, s), w in zip(self.shapes.items(), pieces, strict=True)}
         with autocast(mask, self.precision):
-            out: Tensor = torch.func.functional_call(self.net, weights, inputs)
-        return out.to(mask.dtype)
+            return torch.func.functional_call(self.net, weights, inputs).to(mask.dtype)
 
     def fix(self, mask: Tensor) -> nn.Module:
         """Set the weights to W⊙M and return the network as an ordinary module."""

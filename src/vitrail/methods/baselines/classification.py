@@ -125,12 +125,9 @@ class FederatedClassifier(BaseMethod):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(rng.child("network").seed())
             first = gan.init_or_warm_start(start, {"network": to_vector(self.net())})
-        has_labels = data is not None and data.labels is not None and len(data)
-        return {
-            **first,
-            "rounds": 0,
-            "real": {"pixels": data.pixels, "labels": data.labels} if data and has_labels else None,
-        }
+        usable = data is not None and data.labels is not None and len(data)
+        real = {"pixels": data.pixels, "labels": data.labels} if data is not None and usable else None
+        return {**first, "rounds": 0, "real": real}
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Send w_t."""

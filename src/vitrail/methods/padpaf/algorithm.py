@@ -46,6 +46,7 @@ from vitrail.utils.state import State, finite
 if TYPE_CHECKING:
     from vitrail.methods.base import ContentStyleModels
 
+Draw = Callable[..., gan.Batch]  # `latents` of a client
 UNIT = 100  # weights count hundreds of images, so that weighted updates fit float16 for small and large clients
 
 
@@ -137,13 +138,9 @@ class PaDPaF(BaseMethod):
         names = self.federated or ("generator",)  # with shared=nothing the server's generator stays untrained
         first = {n: initialise(nets[n], rng.child(n).torch()) for n in names}
         vectors = gan.init_or_warm_start(start, {n: to_vector(net)[trainable_mask(net)] for n, net in first.items()})
-        seed = np.frombuffer(rng.child("style").seed().to_bytes(8, "little"), np.uint8)
-        return {
-            **vectors,
-            "adam": dict.fromkeys(self.federated),
-            "rounds": 0,
-            "seed": seed if start is None else start["seed"],
-        }
+        drawn = np.frombuffer(rng.child("style").seed().to_bytes(8, "little"), np.uint8)
+        seed = drawn if start is None else start["seed"]
+        return {**vectors, "adam": dict.fromkeys(self.federated), "rounds": 0, "seed": seed}
 
     # (lines 4 and 5: the engine runs τ_max = `rounds` rounds and samples `clients_per_round` clients I)
 
@@ -154,11 +151,16 @@ class PaDPaF(BaseMethod):
         proximal = ProximalTerm(self.prox_mu, theta_0)
         training_state, metrics = self.train(nets, state, proximal, message.round, data, rng)  # lines 7 to 10
 
-        delta_i: dict[str, NDArray[np.float32]] = {}  # (line 12, Δ_i^pvt ← 0: only federated networks are sent)
-        for name, theta in theta_0.items():  # line 11: Δ_i ← θ_i(1) - θ_i(t)
-            delta_i[name] = theta.astype(np.float32) - to_vector(nets[name])[trainable_mask(nets[name])]
+        n = np.float32(len(data) / UNIT if self.weighting == "examples" else 1.0)
+        delta_i = {  # line 11: Δ_i ← θ_i(1) - θ_i(t) (line 12, Δ_i^pvt ← 0: only federated networks are sent)
+            name: n * (theta.astype(np.float32) - to_vector(nets[name])[trainable_mask(nets[name])])
+            for name, theta in theta_0.items()
+        }
         after: State = {**private_state(nets, self.federated), **training_state}
-        return self.reply(state, after, delta_i, metrics, len(data))
+        if not finite(after) or not is_sendable(*delta_i.values()):  # diverged: this client changes nothing
+            after, delta_i = state, {name: np.zeros_like(delta) for name, delta in delta_i.items()}
+        means = {f"metric.{k}": v for k, v in zip(self.metrics, metrics[:, None], strict=True)}
+        return after, Reply({"weight": np.array([n]), **delta_i, **means})
 
     def train(
         self, nets: gan.Nets, state: State, proximal: ProximalTerm, tau: int, data: Images, rng: Rng
@@ -202,13 +204,7 @@ class PaDPaF(BaseMethod):
     # -- lines 20 to 27: GANOPT -------------------------------------------------------------------------------------
 
     def ganopt(
-        self,
-        model: ClientGan,
-        opt_i: gan.Optimizers,
-        train_G: bool,
-        xi: gan.Batch,
-        noise: Callable[..., gan.Batch],
-        proximal: ProximalTerm,
+        self, model: ClientGan, opt_i: gan.Optimizers, train_G: bool, xi: gan.Batch, noise: Draw, proximal: ProximalTerm
     ) -> Tensor:
         """Take a step of D on ξ and, if train_G, a step of G after it; return the metrics."""
         minus_f, twins, loss_g = self.d_objective(model, xi, noise(pairs=True))
@@ -268,7 +264,7 @@ class PaDPaF(BaseMethod):
         assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
         return self.export_models(server, client)["generator"], D_c, D_s
 
-    # -- optimizers and the reply -----------------------------------------------------------------------------------
+    # -- optimizers -------------------------------------------------------------------------------------------------
 
     def client_optimizers(self, model: ClientGan, state: State, tau: int) -> gan.Optimizers:
         """Return OPT_i of G, with η_i of round τ, and of D, with 2η_i."""
@@ -282,22 +278,6 @@ class PaDPaF(BaseMethod):
         if self.server_opt == "average":
             return torch.optim.SGD(theta_0.parameters(), 1.0)
         return gan.adam(theta_0, self.server_lr * self.lr_decay**tau, self.betas, adam)
-
-    def reply(
-        self,
-        before: State,
-        after: State,
-        delta_i: Mapping[str, NDArray[np.float32]],
-        metrics: NDArray[Any],
-        images: int,
-    ) -> tuple[State, Reply]:
-        """Return the client's new state and its weighted update; a client that diverged changes nothing."""
-        n = np.float32(images / UNIT if self.weighting == "examples" else 1.0)
-        parts: dict[str, NDArray[Any]] = {"weight": np.array([n]), **{name: n * d for name, d in delta_i.items()}}
-        parts |= {f"metric.{k}": v for k, v in zip(self.metrics, metrics[:, None], strict=True)}
-        if not finite(after) or not is_sendable(*(parts[name] for name in delta_i)):
-            return before, Reply(parts | {name: np.zeros_like(parts[name]) for name in delta_i})
-        return after, Reply(parts)
 
 
 # -- used by GANOPT -----------------------------------------------------------------------------------------------

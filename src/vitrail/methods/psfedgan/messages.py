@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.data.dataset import Images
+from vitrail.methods import gan
 from vitrail.methods.base import MAX_WEIGHT, PartSpec, is_sendable
 from vitrail.methods.psfedgan.networks import own_discriminators, with_discriminator_of
 from vitrail.privacy import dpsgd
@@ -192,8 +193,7 @@ def read_labels(run: PsFedGan, parts: Mapping[str, Array]) -> list[int]:
 def common_parts(run: PsFedGan) -> dict[str, PartSpec]:
     """Declare labels and losses, where they may be sent."""
     parts = {"labels": PartSpec("each", "u1", run.task.classes)} if sends_labels(run) else {}
-    one = PartSpec("sum", "float32", 1)
-    return parts if run.mechanism is not None else {**parts, "metric.loss_g": one, "metric.loss_d": one}
+    return parts if run.mechanism is not None else {**parts, **gan.LOSSES}
 
 
 def common_reply(run: PsFedGan, data: Images, losses: Sequence[Array]) -> dict[str, Array]:

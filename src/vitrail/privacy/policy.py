@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.mechanism import MECHANISMS, Mechanism, Unit
@@ -224,17 +224,14 @@ def from_config(config: Mapping[str, Any]) -> Policy:
     delta = _number(config, "max-delta", 0.0, 0.5)
     if delta is not None and largest is None:
         raise VitrailError("max-delta is the δ at which max-epsilon is computed: set max-epsilon too")
-    return Policy(
-        accept, cast(Unit | None, unit), largest, DELTA if delta is None else delta, secagg,
-        cast(Literal["os", "any"] | None, source),
-    )  # fmt: skip
+    return Policy(accept, unit, largest, DELTA if delta is None else delta, secagg, source)
 
 
-def _one_of(config: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str | None:
+def _one_of(config: Mapping[str, Any], key: str, known: tuple[str, ...]) -> Any:
     value = config.get(key)
-    if value is not None and value not in known:
+    if value not in (None, *known):
         raise VitrailError(f"{key}={value}: must be {' or '.join(known)}")
-    return None if value is None else str(value)
+    return value
 
 
 def _number(config: Mapping[str, Any], key: str, above: float, below: float) -> float | None:

@@ -19,6 +19,7 @@ from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.messages import IntegerFormat, Words, bits_part, bytes_part, integer_formats, write_names
 from vitrail.engines.secagg.shares import SHARE, AdvertisedKeys, Group
 from vitrail.methods.base import Method, PartSpec, Sums
+from vitrail.utils import crypto
 from vitrail.utils.errors import VitrailError, reason_of
 from vitrail.utils.keys import SIGNATURE, signed_by
 from vitrail.wire.message import Header, Kind, Message, Part, encode
@@ -117,7 +118,9 @@ class _Exchanges:
         parts: dict[str, Sequence[Part]] = dict.fromkeys(participants, ())
         for client, raw in self._exchange(messages.ADVERTISE, parts, messages.KEYS, secagg.ADVERTISED):
             try:
-                keys = AdvertisedKeys.read(raw).check_points()
+                keys = AdvertisedKeys.read(raw)
+                for key in (keys.letters, keys.masks):  # a key with which every agreement is public would fail others
+                    crypto.agree(bytes(secagg.SECRET), key, b"a trial")
                 self.keys[client] = keys.check(self.builder.run, self.builder.fed.round, client)
             except Exception as e:
                 self.excluded[client] = f"reply refused: {reason_of(e)}"

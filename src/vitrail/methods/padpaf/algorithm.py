@@ -258,10 +258,9 @@ class PaDPaF(BaseMethod):
         nets = self.networks()
         if client is None:
             client = private_state(load_networks(nets, {}, {}, server["seed"]), self.content_networks)
-        D_c = load_trainable(nets["discriminator"], server["discriminator"])
-        warm_up_spectral_norm(D_c)
-        D_s = from_vector(nets["style_discriminator"], client["style_discriminator"])
-        assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
+        D_c, D_s = nets["discriminator"], nets["style_discriminator"]
+        warm_up_spectral_norm(load_trainable(D_c, server["discriminator"]))
+        from_vector(D_s, client["style_discriminator"])
         return self.export_models(server, client)["generator"], D_c, D_s
 
     # -- optimizers -------------------------------------------------------------------------------------------------
@@ -298,8 +297,6 @@ class ClientGan:
     def of(nets: gan.Nets, device: str) -> ClientGan:
         """Join the networks of `PaDPaF.networks`."""
         G_c, G_s, D_c, D_s = (nets[name] for name in ("generator", "style", "discriminator", "style_discriminator"))
-        assert isinstance(G_c, Content) and isinstance(G_s, Style)  # noqa: S101, PT018
-        assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
         G, D = ContentStyleGenerator(G_c, G_s).to(device).train(), nn.ModuleList([D_c, D_s]).to(device).train()
         D.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         D_nets: gan.Nets = {"discriminator": D_c, "style_discriminator": D_s}

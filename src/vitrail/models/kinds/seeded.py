@@ -49,13 +49,12 @@ def fewest_coded_bytes(tree: Mapping[str, Any]) -> int:
     return max(0, *(-(-(size - limits.FREE) // per_byte) for size, per_byte in needed))
 
 
-def statistics_inputs(net: nn.Module, seed: int, classes: int) -> list[tuple[Tensor, ...]]:
+def statistics_inputs(net: Any, seed: int, classes: int) -> list[tuple[Tensor, ...]]:
     """Return inputs from which BatchNorm's statistics are computed; the same for everyone who has the seed."""
-    width: Any = net.z
     draw = Rng((seed,)).child("batch statistics").torch()
     batches: list[tuple[Tensor, ...]] = []
     for _ in range(8):
-        z = torch.randn(limits.STATISTICS_BATCH, width, generator=draw)
+        z = torch.randn(limits.STATISTICS_BATCH, net.z, generator=draw)
         y = torch.randint(classes, (limits.STATISTICS_BATCH,), generator=draw) if classes else None
         batches.append((z,) if y is None else (z, y))
     return batches

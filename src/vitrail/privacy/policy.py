@@ -24,24 +24,15 @@ CEILING = 10.0  # the largest ε of one run where a policy names none
 PUBLIC_REASON = "refused by the node's policy"  # the only text that the server receives
 
 
-class Task(Protocol):
-    """What a policy reads of a run's task."""
-
-    @property
-    def secagg_threshold(self) -> int: ...
-    @property
-    def noise_source(self) -> str: ...
-
-
 class Run(Protocol):
-    """What a policy reads of a run: its method, built by the node from the settings it received."""
+    """What a policy reads of a run: its method, built by the node from the settings it received, with its `Task`."""
 
     @property
     def mechanism(self) -> Mechanism | None: ...
     @property
     def max_replies(self) -> int: ...
     @property
-    def task(self) -> Task: ...
+    def task(self) -> Any: ...
 
 
 @dataclass(frozen=True)

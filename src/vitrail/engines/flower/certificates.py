@@ -34,6 +34,7 @@ from vitrail.utils.keys import new_key
 
 HOSTS = ("localhost", "127.0.0.1")
 SERVER = "superlink"
+_Key = ec.EllipticCurvePrivateKey
 _Extensions = list[tuple[x509.ExtensionType, bool]]  # each with whether it is critical
 
 
@@ -115,13 +116,7 @@ def _private(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _certificate(
-    role: str,
-    key: ec.EllipticCurvePrivateKey,
-    authority: ec.EllipticCurvePrivateKey,
-    valid: dt.timedelta,
-    extensions: _Extensions,
-) -> bytes:
+def _certificate(role: str, key: _Key, authority: _Key, valid: dt.timedelta, extensions: _Extensions) -> bytes:
     """Return a certificate that the authority signs, in PEM."""
     now, public = dt.datetime.now(dt.UTC), key.public_key()
     builder = (

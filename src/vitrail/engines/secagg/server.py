@@ -218,7 +218,7 @@ class _Exchanges:
         b = self.builder
         for client, answer in self.send(requests):
             self.result.count_up(client, answer)
-            reply = read_reply(answer, b.run, b.fed.round, client, expected, b.server, exchange, full=full)
+            reply = read_reply(answer, b.run, b.fed.round, client, expected, b.fed.server, exchange, full=full)
             if isinstance(reply, Failure):
                 self.excluded[client] = reply.reason
             elif reply is Kind.NEED_FULL:

@@ -27,7 +27,7 @@ from vitrail.methods import gan
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, clip_weights, setting
 from vitrail.methods.fedgan_mechanisms import MECHANISMS, DpFedAvg, DpSgd
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
-from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.nets.flat import from_vector, on_meta, to_vector, vector_size
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
@@ -130,9 +130,7 @@ class FedGan(gan.PrivateGan):
 
     def average(self, sums: Sums, *_: Any) -> State:
         """w_0 ← Σ_k n_k w_k / Σ_k n_k for D and G; zero total weight gives NaN, and the round is discarded."""
-        n = sums.values["weight"][0]  # Σ_k n_k
-        with np.errstate(divide="ignore", invalid="ignore"):
-            w_0 = {name: (sums.values[name] / n).astype(np.float32) for name in self.uploaded}  # lines 13 and 14
+        w_0 = {name: gan.weighted_mean(sums, name).astype(np.float32) for name in self.uploaded}  # lines 13 and 14
         return {name: clip_weights(vector) for name, vector in w_0.items()}
 
     # -- Lines 15 to 20: clients take back the synchronized networks, at their next request -------------------------
@@ -200,9 +198,7 @@ class FedGan(gan.PrivateGan):
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         self.mechanism  # noqa: B018  calibrates the noise, and refuses settings that cannot be private
-        with torch.device("meta"):
-            nets = self.nets()
-        return self.steps.specs(nets)
+        return self.steps.specs(on_meta(self.nets))
 
     def specs(self, nets: gan.Nets) -> dict[str, PartSpec]:
         """Return the parts of `reply`."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import Model, PartSpec, Task
+from vitrail.methods.base import Model, PartSpec, Sums, Task
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganGenerator
 from vitrail.nets.feature_moments import to_float
@@ -119,6 +119,12 @@ def init_or_warm_start(start: State | None, first: State) -> State:
             "init_from=: that run has another width, image size or labels; choose a run with the same networks"
         )
     return {name: start[name] for name in first}
+
+
+def weighted_mean(sums: Sums, name: str) -> NDArray[np.float64]:
+    """Return a sum over the sum of weights; zero total weight gives NaN, and the round is discarded."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return sums.values[name] / sums.values["weight"][0]
 
 
 def generator_model(vector: NDArray[np.float32], task: Task, width: int, z: int) -> dict[str, Model]:

@@ -29,7 +29,7 @@ from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
 from vitrail.methods.base import BaseMethod, Broadcast, PartSpec, Reply, ServerMessage, Sums, is_sendable, setting
 from vitrail.nets.dcgan import DcganDiscriminator, initialise
-from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.nets.flat import from_vector, on_meta, to_vector, vector_size
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
 from vitrail.wire.codecs import Array
@@ -196,6 +196,5 @@ class MdGan(gan.GeneratorOnServer, BaseMethod):
         b = self.batch_size
         parts = {"gradient": PartSpec("each", self.wire_dtype, b * c * h * w, shape=(b, c, h, w)), **gan.LOSSES}
         if self.swap_every:
-            with torch.device("meta"):
-                parts["discriminator"] = PartSpec("relay", self.wire_dtype, vector_size(self.discriminator()))
+            parts["discriminator"] = PartSpec("relay", self.wire_dtype, vector_size(on_meta(self.discriminator)))
         return parts

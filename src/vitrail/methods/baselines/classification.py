@@ -26,7 +26,7 @@ from vitrail.methods.base import BaseMethod, clip_weights, is_sendable, setting
 from vitrail.methods.messages import Broadcast, PartSpec, Reply, ServerMessage, Sums, Task
 from vitrail.models.model import Model
 from vitrail.nets.classifier import build_classifier, random_shift
-from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.nets.flat import from_vector, on_meta, to_vector, vector_size
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -110,10 +110,8 @@ class FederatedClassifier(BaseMethod):
     def reply_spec(self) -> Mapping[str, PartSpec]:
         if not self.task.classes:
             raise VitrailError("a classifier needs labels; use labelled data and labels=auto")
-        with torch.device("meta"):
-            size = vector_size(self.net())
         return {
-            "network": PartSpec("sum", "float32", size, over="weight"),
+            "network": PartSpec("sum", "float32", vector_size(on_meta(self.net)), over="weight"),
             "weight": PartSpec("sum", "float32", 1, least=0),
             "metric.loss": PartSpec("sum", "float32", 1),
         }
@@ -136,8 +134,7 @@ class FederatedClassifier(BaseMethod):
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """w_{t+1} <- w_t + Σ n_k Δ_k / Σ n_k; then train on the server's own images."""
         t = server["rounds"]
-        with np.errstate(divide="ignore", invalid="ignore"):  # zero total weight gives NaN: the round is discarded
-            average = server["network"] + sums.values["network"] / sums.values["weight"][0]
+        average = server["network"] + gan.weighted_mean(sums, "network")
         after = {**server, "network": clip_weights(average.astype(np.float32)), "rounds": t + 1}
         if server["real"] is None or not self.server_steps or not np.isfinite(average).all():
             return after

@@ -38,7 +38,7 @@ from vitrail.methods.padpaf.losses import Form, ProximalTerm, d_loss, g_loss
 from vitrail.models.model import Model
 from vitrail.nets.barlow_twins import barlow_twins
 from vitrail.nets.content_style import Content, ContentStyleGenerator, Style, initialise
-from vitrail.nets.flat import from_vector, load_trainable, to_vector, trainable_mask
+from vitrail.nets.flat import from_vector, load_trainable, on_meta, to_vector, trainable_mask
 from vitrail.nets.spectral_discriminator import SpectralDiscriminator, warm_up_spectral_norm
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
@@ -120,14 +120,10 @@ class PaDPaF(BaseMethod):
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         """Δ_i^fed times the client's weight, the weight, and metrics; nothing private."""
-        with torch.device("meta"):
-            nets = self.networks()
-        one = PartSpec("sum", "float32", 1)
-        parts = {
-            name: PartSpec("sum", self.wire_dtype, int(trainable_mask(nets[name]).sum()), over="weight")
-            for name in self.federated
-        }
-        metrics = {f"metric.{name}": one for name in self.metrics}
+        nets = on_meta(self.networks)
+        sizes = {name: int(trainable_mask(nets[name]).sum()) for name in self.federated}
+        parts = {name: PartSpec("sum", self.wire_dtype, size, over="weight") for name, size in sizes.items()}
+        metrics = {f"metric.{name}": PartSpec("sum", "float32", 1) for name in self.metrics}
         return {**parts, "weight": PartSpec("sum", "float32", 1, least=0), **metrics}
 
     # -- Algorithm 1 ------------------------------------------------------------------------------------------------
@@ -186,10 +182,8 @@ class PaDPaF(BaseMethod):
         """Line 17: θ_0(τ+1) ← OPT_0(mean of Δ_i; θ_0(τ), η_0)."""
         after: State = {**server, "adam": {}, "rounds": server["rounds"] + 1}
         for name in self.federated:
-            with np.errstate(divide="ignore", invalid="ignore"):  # zero total weight gives NaN; the round is discarded
-                delta = (sums.values[name] / sums.values["weight"][0]).astype(np.float32)
             theta_0 = nn.ParameterList([torch.from_numpy(np.array(server[name], np.float32))])
-            theta_0[0].grad = torch.from_numpy(delta)
+            theta_0[0].grad = torch.from_numpy(gan.weighted_mean(sums, name).astype(np.float32))
             opt_0 = self.server_optimizer(theta_0, server["adam"][name], server["rounds"])
             opt_0.step()
             after[name] = clip_weights(theta_0[0].detach().numpy())

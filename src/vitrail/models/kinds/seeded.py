@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitrail.models import limits
 from vitrail.models.kinds import REMEDY, ModelKind
+from vitrail.nets.flat import on_meta
 from vitrail.nets.generators import GENERATORS, build_generator
 from vitrail.nets.masked import Ensemble, Masked, decode_mask, recalibrate
 from vitrail.utils.errors import Malformed, nearest
@@ -41,8 +42,7 @@ def seeded_network(tree: Mapping[str, Any]) -> Any:
 
 def fewest_coded_bytes(tree: Mapping[str, Any]) -> int:
     """Return the fewest bytes of a coded mask, or of coded scores, with which the network of a tree is loaded."""
-    with torch.device("meta"):
-        net = seeded_network(tree)
+    net = on_meta(seeded_network, tree)
     weights = 4 * sum(p.numel() for p in net.parameters())
     activation = limits.largest_activation(net, tree["shape"][1], tree["classes"])
     needed = (weights, limits.WEIGHTS_PER_BYTE), (activation, limits.ACTIVATION_PER_BYTE)

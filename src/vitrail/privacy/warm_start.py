@@ -82,4 +82,3 @@ def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed:
     if seed in seeds:
         return flawed(f"whose noise is derived from the same seed: use another than seed={seed}, or noise_source=os")
     return EarlierRun(name, tuple(released(entries)), "", claim, head, seeds)
-

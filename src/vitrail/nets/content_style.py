@@ -137,10 +137,8 @@ class ContentStyleGenerator(nn.Module):
         def norm(k: int, h: Tensor) -> Tensor:
             by_style = style.maps[k](s) if style is not None else identity_map(h, styled)
             by_label = maps[k](y) if len(maps) and y is not None else identity_map(h, f - styled)
-            gamma, beta = (
-                torch.cat(both, 1)[:, :, None, None]
-                for both in zip(by_style.chunk(2, 1), by_label.chunk(2, 1), strict=True)
-            )
+            halves = zip(by_style.chunk(2, 1), by_label.chunk(2, 1), strict=True)
+            gamma, beta = (torch.cat(both, 1)[:, :, None, None] for both in halves)
             return torch.addcmul(beta, gamma, self.norms[k](h))
 
         return self.content(z[:, : self.latent], norm)

@@ -84,13 +84,9 @@ def initialise(net: nn.Module, generator: torch.Generator) -> nn.Module:
     """Draw first weights: N(0, 0.02) for convolutions, N(1, 0.02) for BatchNorm's scale, N(0, 1) for embeddings."""
     with torch.no_grad():
         for m in net.modules():
-            if isinstance(m, nn.Conv2d | nn.ConvTranspose2d):
-                m.weight.normal_(0, 0.02, generator=generator)
-                if m.bias is not None:
-                    m.bias.zero_()
-            elif isinstance(m, nn.BatchNorm2d):
-                m.weight.normal_(1, 0.02, generator=generator)
-                m.bias.zero_()
-            elif isinstance(m, nn.Embedding):
-                m.weight.normal_(0, 1, generator=generator)
+            if isinstance(m, nn.Conv2d | nn.ConvTranspose2d | nn.BatchNorm2d | nn.Embedding):
+                mean, std = float(isinstance(m, nn.BatchNorm2d)), 1.0 if isinstance(m, nn.Embedding) else 0.02
+                m.weight.normal_(mean, std, generator=generator)
+                if (bias := getattr(m, "bias", None)) is not None:
+                    bias.zero_()
     return net

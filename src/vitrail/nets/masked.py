@@ -52,10 +52,8 @@ class Masked(nn.Module):
         self.shapes = {name: p.shape for name, p in net.named_parameters()}
         self.sizes = [s.numel() for s in self.shapes.values()]
         self.size = sum(self.sizes)
-        scale = torch.cat(
-            [torch.full((n,), _scale(net, name)) for name, n in zip(self.shapes, self.sizes, strict=True)]
-        )
-        self.register_buffer("W", random_signs(seed, self.size) * scale, persistent=False)
+        scales = [torch.full((shape.numel(),), _scale(net, name)) for name, shape in self.shapes.items()]
+        self.register_buffer("W", random_signs(seed, self.size) * torch.cat(scales), persistent=False)
 
     @property
     def z(self) -> int:

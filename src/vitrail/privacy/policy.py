@@ -149,22 +149,17 @@ class Policy:
 
     def __str__(self) -> str:
         """What is accepted, in words."""
-        terms = []
-        if self.accept:
-            terms.append(f"mechanism {' or '.join(self.accept)}")
-        elif self.noise:
-            terms.append("a mechanism whose noise this node adds itself")
-        if self.least_unit == "client":
-            terms.append("client-level protection")
-        if self.noise and math.isfinite(self.limit):
-            terms.append(f"ε of at most {self.limit:g} at δ = {self.max_delta:g} over the whole run")
-        if self.budget:
-            terms.append("what the node's budget still allows")
-        if self.require_secagg:
-            terms.append("secure sums (secagg_threshold=N)")
-        if self.demands and self.require_noise_source != "any":
-            terms.append("noise_source=os")
-        return ", ".join(terms) or "anything"
+        most = f"ε of at most {self.limit:g} at δ = {self.max_delta:g} over the whole run"
+        terms = (
+            (self.accept, f"mechanism {' or '.join(self.accept)}"),
+            (self.noise and not self.accept, "a mechanism whose noise this node adds itself"),
+            (self.least_unit == "client", "client-level protection"),
+            (self.noise and math.isfinite(self.limit), most),
+            (self.budget, "what the node's budget still allows"),
+            (self.require_secagg, "secure sums (secagg_threshold=N)"),
+            (self.demands and self.require_noise_source != "any", "noise_source=os"),
+        )
+        return ", ".join(text for required, text in terms if required) or "anything"
 
 
 def policy_name(mechanism: Mechanism) -> str:

@@ -58,9 +58,7 @@ def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
             return {"dict": [[k, walk(v, f"{path}/{k}" if path else str(k))] for k, v in node.items()]}
         if isinstance(node, list | tuple):
             return {type(node).__name__: [walk(v, f"{path}/{i}") for i, v in enumerate(node)]}
-        if node is None or isinstance(node, str | bool | int):
-            return node
-        if isinstance(node, float) and math.isfinite(node):
+        if node is None or isinstance(node, str | bool | int) or (isinstance(node, float) and math.isfinite(node)):
             return node
         raise VitrailError(
             f"state at {path!r} is {node!r} ({type(node).__name__}); only arrays and plain finite values can be saved"

@@ -41,11 +41,8 @@ def read(request: ReadRequest) -> Dataset:
         people = _values(path, str.isdigit, "an identity number")
         identities = np.array(_in_order(order, people, f"{path}: no line for"), np.int64)
     # Slices of the memory map: lists of positions would read all images into memory.
-    train, test = (
-        Images(pixels[part], attributes=has[part], identities=None if identities is None else identities[part])
-        for part in (slice(cut), slice(cut, None))
-    )
-    return request.dataset(train, test, attributes=names)
+    images = Images(pixels, attributes=has, identities=identities)
+    return request.dataset(images.take(slice(cut)), images.take(slice(cut, None)), attributes=names)
 
 
 def _attributes(path: Path) -> tuple[tuple[str, ...], dict[str, list[bool]]]:

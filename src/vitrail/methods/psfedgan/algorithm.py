@@ -313,9 +313,8 @@ class PsFedGan(gan.PrivateGan):
                 x, l = cloud.draw_batch(self, mixture, server["real"], draw)  # noqa: E741
                 optimizer.param_groups[0]["lr"] = self.c_lr * cloud.schedule(step / (self.num_classifier_rounds * n))
                 # C_l^(t+1) <- F(C_l^(t))
-                gan.step(
-                    optimizer, F.cross_entropy(C_l(random_shift(x, draw)), l, label_smoothing=self.label_smoothing)
-                )
+                loss = F.cross_entropy(C_l(random_shift(x, draw)), l, label_smoothing=self.label_smoothing)
+                gan.step(optimizer, loss)
         return {**server, "classifier": {"network": to_vector(C_l), "adam": optimizer.state_dict()["state"]}}
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:

@@ -41,8 +41,7 @@ def find_weights(setting: str, names: Sequence[str], url: str, home: Path) -> Pa
         return found
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        digits = Path(official).stem.rpartition("-")[2]
-        torch.hub.download_url_to_file(url, str(target), hash_prefix=digits)
+        torch.hub.download_url_to_file(url, str(target), hash_prefix=Path(official).stem.rpartition("-")[2])
     except (OSError, RuntimeError, HTTPException) as problem:  # no network or space; wrong checksum; interrupted
         raise VitrailError(
             f"{setting}: the file {official} is missing.\n"

@@ -301,5 +301,4 @@ def is_importable(entry: object) -> bool:
 
 def _same(a: object, b: object) -> bool:
     """Whether two objects are the same class or function, perhaps defined again."""
-    names = ("__module__", "__qualname__")
-    return a is b or all(getattr(a, n, a) == getattr(b, n, b) for n in names)
+    return a is b or all(getattr(a, n, a) == getattr(b, n, b) for n in ("__module__", "__qualname__"))

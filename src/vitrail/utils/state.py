@@ -194,8 +194,8 @@ def loads(raw: bytes, name: str) -> Tree:
     """
     try:
         tensors = safetensors.torch.load(raw)
-        about = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
-        return unpack(tensors, about[_TREE])
+        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+        return unpack(tensors, header["__metadata__"][_TREE])
     except (SafetensorError, KeyError, ValueError, TypeError, RecursionError, AssertionError) as e:
         raise Malformed(f"{name} is damaged or not a vitrail file ({type(e).__name__}: {e})") from e
 

@@ -59,8 +59,7 @@ def from_counts(counts: NDArray[np.integer], clients: int, clamp: float) -> Scor
         >>> from_counts(np.array([0, 1, 2]), 2, 0.02).tolist()
         [-3985, 0, 3985]
     """
-    by_count = from_theta(np.arange(clients + 1) / clients, clamp)
-    return by_count[counts]
+    return from_theta(np.arange(clients + 1) / clients, clamp)[counts]
 
 
 def first(seed: int, size: int, how: str, std: float) -> Scores:

@@ -112,8 +112,7 @@ def _decode_into(cache: Path, packed: zipfile.ZipFile, members: list[zipfile.Zip
     cache.parent.mkdir(parents=True, exist_ok=True)
     # Written, not memory-mapped: on a full disk a write raises an error, a memory map crashes.
     with replace_atomically(cache) as part, part.open("wb") as out, show_progress(request.progress) as show:
-        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(out, header)
+        np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
         for i, member in enumerate(members):
             file = io.BytesIO(packed.read(member))
             # 178x218: `fit` crops to the central 178x178, as is usual for this data set.

@@ -89,8 +89,7 @@ def _fill(folder: Path, nodes: Sequence[str], hosts: Sequence[str], valid: dt.ti
         (x509.KeyUsage(True, False, False, False, False, False, False, False, False), True),
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
     ]
-    certificate = _certificate("server", key, authority, valid, of_server)
-    (server / "server.crt").write_bytes(certificate)
+    (server / "server.crt").write_bytes(_certificate("server", key, authority, valid, of_server))
     _private(server / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     signs = new_key(server / "signing.key").public.hex() + "\n"
     (server / "signing.pub").write_text(signs)

@@ -153,6 +153,13 @@ class FederatedClassifier(BaseMethod):
 
     # -- client ---------------------------------------------------------------------------------------------------
 
+    def train(
+        self, C: nn.Module, loss: Loss, data: Images, t: int, rng: Rng, correction: Sequence[Tensor] = ()
+    ) -> float:
+        """Take the local steps of round t on a client's images; return the mean loss."""
+        batches = self.batches(data, self.local_steps, rng, self.task.device)
+        return train_sgd(C, batches, loss, self.learning_rate(t), rng, correction)
+
     def weight(self, data: Images) -> float:
         """Return n_k, a client's weight in the average: its number of images."""
         return len(data) / UNIT

@@ -1,4 +1,4 @@
-"""Generated pages of the documentation: methods, command line, notebook, and the files of examples/ and configs/."""
+"""Generated pages of the documentation: methods, command line, notebook, and the files that pages name."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ SHIPPED = (
     "examples/plugin/*.toml",
     "examples/plugin/*/**/*.py",
     "configs/**/*.toml",
+    "src/vitrail/methods/**/*.py",
+    "src/vitrail/analysis/latents.py",
 )
 _SOURCE = re.compile(r"\s*\((?:paper: ([^)]*)|(published code: [^)]*|ours))\)")
 
@@ -37,7 +39,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Link each `examples/...` and `configs/...` to the file, and each folder to the page of files."""
+    """Link each `examples/...`, `configs/...` and `src/...` to the file, and each folder to the page of files."""
     known, here = shipped(), dirname(page.file.src_uri)
 
     def link(found: re.Match[str]) -> str:
@@ -46,11 +48,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             return found[0]
         return f"[`{name}`]({relpath(name if name in known else 'reference/files.md', here or '.')})"
 
-    return re.sub(r"(?<!\[)`((?:examples|configs)/[\w./-]*)`", link, markdown)
+    return re.sub(r"(?<!\[)`((?:examples|configs|src)/[\w./-]*)`", link, markdown)
 
 
 def shipped() -> list[str]:
-    """Return the files of examples/ and configs/ that the site has, by their paths in the repository."""
+    """Return the files of examples/, configs/ and src/ that the site has, by their paths in the repository."""
     found = {p for pattern in SHIPPED for p in ROOT.glob(pattern) if p.is_file() and p.suffix != ".md"}
     return sorted(p.relative_to(ROOT).as_posix() for p in found)
 
@@ -62,7 +64,7 @@ def files_page() -> str:
         "",
         "After this page you have the files of the repository that other pages name. Keep their folders.",
     ]
-    for folder in dict.fromkeys(map(dirname, shipped())):
+    for folder in dict.fromkeys(dirname(name) for name in shipped() if not name.startswith("src/")):
         names = [name for name in shipped() if dirname(name) == folder]
         lines += ["", f"## {folder}/", "", *(f"- [{name.removeprefix(folder + '/')}](../{name})" for name in names)]
     return "\n".join(lines) + "\n"

@@ -75,7 +75,7 @@ QUICK: dict[str, dict[str, Any]] = {  # settings that train in seconds
     "fullgan": LOCAL,
 }
 PRIVATE: dict[str, tuple[str, dict[str, Any]]] = {  # the same with privacy
-    "moments, dense": ("moments", {"network": "dense", "generator": "conditional", "features": "vitrail-fashion"}),
+    "moments, dense": ("moments", {"network": "dense", "generator": "smooth", "features": "vitrail-fashion"}),
     "prism, moments": ("prism", {"privacy": "moments", "epsilon": 9.8}),
     "fedgan, dp-sgd": (
         "fedgan",

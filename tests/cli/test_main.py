@@ -48,15 +48,20 @@ def test_a_run_reports_rounds_bytes_and_where_things_are(run):
     assert "round 2: 3/3 clients" in output
     assert "  up " in output
     assert "  down " in output
+    assert all(line.count("so far") == 1 for line in output.splitlines() if line.startswith("round "))
+    assert "more images: vitrail sample" in output
     assert "not private" in output
     assert "model.safetensors" in output.replace("\n", "")
     assert (folder / "model.safetensors").exists()
 
 
 def test_rounds_of_the_server_alone_are_printed_without_bytes(tmp_path):
-    output = vitrail("run", "moments", *TINY, "rounds=3", f"out={tmp_path / 'run'}").stdout
+    output = vitrail("run", "moments", *TINY, "clients=1", "rounds=3", f"out={tmp_path / 'run'}").stdout
+    assert ": 1 client (iid)" in output
+    assert "done: 3 rounds, 1 client\n" in output
     first, *others = (line for line in output.splitlines() if line.startswith("round "))
-    assert "3/3 clients" in first
+    assert "clients    up" not in first
+    assert "1/1 clients" in first
     assert " up " in first
     assert len(others) == 2
     assert all("server only" in line and " up " not in line for line in others)
@@ -231,3 +236,4 @@ def test_settings_are_listed_by_topic_with_the_papers_values():
     assert next(line for line in shown.splitlines() if line.startswith("klms_bits=")).split()[-1] == "ours"
     code = next(line for line in shown.splitlines() if line.startswith("theta_clamp="))
     assert code.rstrip().endswith("published code: 0.01")
+    assert "ours: not in the paper" in shown

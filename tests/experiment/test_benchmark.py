@@ -1,16 +1,20 @@
 """The benchmark: a method ranked as published private generators are."""
 
 import json
+import sys
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vitrail
-from tests.federation import digits
+from tests.federation import QUICK, digits
 from vitrail.cli.main import app
 from vitrail.experiment.benchmark import PublishedResult, Result, benchmark, benchmark_images, published, run_name
+from vitrail.methods.registry import METHODS
 from vitrail.metrics.measure import Measure
-from vitrail.report.benchmark_tables import benchmark_csv, benchmark_table
+from vitrail.report.benchmark_tables import benchmark_csv, benchmark_table, detail_table
 from vitrail.utils.errors import VitrailError
 
 SMALL = {"size": 8, "clients": 2, "rounds": 2, "local_steps": 2, "workers": 1}
@@ -63,9 +67,39 @@ def test_settings_of_the_benchmark_itself_are_refused_before_training(tmp_path):
 def test_an_epsilon_that_the_ledger_does_not_prove_is_refused(tmp_path):
     how = {"size": 8, "clients": 2, "rounds": 1, "local_steps": 1, "workers": 1}
     with pytest.raises(VitrailError, match="privacy=none adds no noise"):
-        benchmark("fedgan", "digits", [1.0], [0], tmp_path, "quick", {"size": 8, "clients": 2, "rounds": 1})
+        benchmark(
+            "fedgan", "digits", [1.0], [0], tmp_path, "quick", {"size": 8, "clients": 2, "rounds": 1, "workers": 1}
+        )
     with pytest.raises(VitrailError, match=r"ε = 9 is not proven; the ledger states: .*\. Change privacy="):
         benchmark("prism", "digits", [9.0], [0], tmp_path, "quick", {**how, "privacy": "paper"})
+
+
+def test_a_method_without_a_mechanism_is_measured_without_noise(tmp_path):
+    small = {**SMALL, **QUICK["mdgan"], "rounds": 1}
+    del small["local_steps"]
+    (found,) = benchmark("mdgan", "digits", [None], [0], tmp_path, "quick", small)
+    assert (found.epsilon, found.title, found.measures[0].name) == (None, "no noise", "accuracy")
+    with pytest.raises(VitrailError, match="mdgan has no privacy mechanism; use --epsilon none"):
+        benchmark("mdgan", "digits", [1.0], [0], tmp_path, "quick", small)
+
+
+@pytest.fixture
+def own_method(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    name = METHODS.name_of(import_module("fedavg_vae").FedAvgVae)
+    yield name
+    METHODS._added.pop(name)  # workers of other tests cannot import it
+    del sys.modules["fedavg_vae"]
+
+
+def test_a_registered_method_without_privacy_settings_is_measured(tmp_path, own_method):
+    name = own_method
+    (found,) = benchmark(
+        name, "digits", [None], [0], tmp_path, "quick", {"size": 8, "clients": 2, "rounds": 1, "workers": 1}
+    )
+    assert found.measures[0].n_fake == 2000
+    with pytest.raises(VitrailError, match=f"{name} has no privacy mechanism"):
+        benchmark(name, "digits", [1.0], [0], tmp_path, "quick")
 
 
 def test_a_folder_of_other_settings_is_refused(done):
@@ -80,6 +114,31 @@ def test_images_from_elsewhere_are_measured_alike(tmp_path):
     result = benchmark_images(f"npz:{tmp_path}/given.npz", "digits", "quick", size=8)
     assert result.measures[0].value > 0.5
     assert result.bytes_up is None
+    detail, *lines = detail_table([result]).columns, *benchmark_csv([result]).splitlines()
+    assert detail == ["measure", "given images"]
+    assert lines[0] == "run,measure,by,value,low,high,n_real,n_fake,note"
+    assert all(line.startswith("given-images,accuracy") for line in lines[1:])
+
+
+def test_images_from_elsewhere_need_the_kind_of_their_source():
+    with pytest.raises(VitrailError, match=r"--images g.npz: write npz:g.npz or folder:PATH"):
+        benchmark_images("g.npz", "digits", "quick", size=8)
+
+
+def test_the_command_writes_a_page_about_given_images(tmp_path):
+    from typer.testing import CliRunner
+
+    train = digits().train
+    np.savez(tmp_path / "given.npz", images=train.pixels[:400, 0], labels=train.labels[:400])
+    words = ["benchmark", "digits", "size=8", "--images", f"npz:{tmp_path}/given.npz", "--preset", "quick"]
+    done = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "given images" in (page := (tmp_path / "out/benchmark.html").read_text())
+    assert "<table" in page
+    assert "benchmark.html" in done.output
+    assert "no noise" not in done.output + page
+    assert "360 of 400 generated images (cnn 200 steps); the other 40 chose it" in " ".join(done.output.split())
+    assert "% correct on the generated images that were set aside" in done.output
 
 
 def test_the_table_has_published_rows_of_this_data_and_means_over_seeds():
@@ -93,6 +152,10 @@ def test_the_table_has_published_rows_of_this_data_and_means_over_seeds():
     assert table.rows == [["A*", "95.5", "", "", ""], ["moments* (here)", "98.0 ± 1.4", "2.0 MB", "5.0 kB", "2"]]
     assert "SOURCE" in table.note
     assert "2 seeds" in table.note
+    assert "45 of 50 generated images" in table.note
+    short = Result(None, 0, [], 1.0, 1, 20.0)
+    short.measures = result(None, 0, 0.5).measures
+    assert benchmark_table("moments", "x", [short], [], "", "quick").rows[0][-1] == "<1"
     lines = benchmark_csv([result(1.0, 0, 0.97)]).splitlines()
     assert len(lines) == 1 + 1 + 3
     assert lines[1].startswith("epsilon-1-seed-0,1.0,0,accuracy,classifiers,0.97")
@@ -115,6 +178,7 @@ def test_the_command_prints_the_table_and_writes_it(done, tmp_path):
     how = ["--epsilon", "1,none", "--preset", "quick", "-o", str(out)]
     found = CliRunner().invoke(app, ["benchmark", "digits", *words, *how])
     assert found.exit_code == 0, found.output
+    assert "vitrail sample" not in found.output
     assert "moments* (here)" in (out / "benchmark.md").read_text()
     assert "<table" in (out / "benchmark.html").read_text()
     with pytest.raises(VitrailError, match="--epsilon 0: give positive numbers"):

@@ -162,6 +162,12 @@ def test_the_notes_list_equal_and_different_settings(compared):
     assert "biased upwards: 100 samples for 384 dimensions" in text
 
 
+def test_the_notes_list_every_setting_that_was_given_for_all_runs():
+    text = notes(entries(["prism", "moments"], {"local_steps": 3, "size": 8}), EVAL)
+    assert "local_steps=3" in text.partition("Different:")[0]
+    assert "batch_size" not in text.partition("Different:")[0]
+
+
 def test_unequal_compute_is_reported(compared, monkeypatch):
     _, found = compared
     slow = {found[0].runs[0].parent: 100.0}
@@ -308,6 +314,7 @@ def test_a_killed_comparison_continues_and_gives_the_same_models(compared, tmp_p
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "compare.html" in done.stdout
+    assert "vitrail sample" not in done.stdout
     for e in found:
         for run in e.runs[:1]:
             there = tmp_path / "out" / run.relative_to(folder / "out")

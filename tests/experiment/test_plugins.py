@@ -11,6 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import vitrail
+from vitrail.cli.listing import list_
 from vitrail.cli.main import app
 from vitrail.experiment import settings as config
 from vitrail.experiment.plugins import check_processes, name_classes
@@ -211,7 +212,7 @@ def test_flower_knows_classes_below_a_package_of_vitrail_plugins(monkeypatch):
 def test_the_list_of_settings_has_the_names_of_registries():
     GENERATORS.name_of(Plain)
     shown = CliRunner().invoke(app, ["list", "prism"], env={"COLUMNS": "300"}).output
-    assert "generator network; one of small, resnet, sngan, dcgan, conditional" in shown
+    assert "generator network; one of small, resnet, sngan, dcgan, smooth" in shown
     assert ", plain" in shown
     assert "; one of vitrail-fashion, vitrail-cifar, vgg19" in shown
 
@@ -219,6 +220,26 @@ def test_the_list_of_settings_has_the_names_of_registries():
 def test_an_unknown_name_of_a_registry_is_refused_with_the_way_to_register_it():
     with pytest.raises(VitrailError, match=r"generator = 'my-net': must be one of small, .* in VITRAIL_PLUGINS"):
         config.resolve("prism", {"generator": "my-net"})
+
+
+def test_a_plugin_that_registers_nothing_is_named(tmp_path, monkeypatch, caplog):
+    (tmp_path / "idle_plugin.py").write_text("")
+    (tmp_path / "busy_plugin.py").write_text(
+        "import vitrail\nvitrail.register_transform('busy', '')(lambda x, rng: x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("VITRAIL_PLUGINS", "idle_plugin,busy_plugin")
+    assert "prism" in list(METHODS)
+    assert [r.getMessage().partition(";")[0] for r in caplog.records] == [
+        "VITRAIL_PLUGINS: idle_plugin registered nothing"
+    ]
+
+
+def test_sources_of_values_are_explained_only_where_a_setting_has_one(capsys):
+    list_(METHODS.name_of(Nothing))
+    assert "paper: value of the paper" not in capsys.readouterr().out
+    list_("prism")
+    assert "paper: value of the paper" in capsys.readouterr().out
 
 
 def test_a_class_is_accepted_as_the_discriminator():

@@ -42,6 +42,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_known(wrong, right):
     assert problems("prism", **{wrong: 1})[wrong] == f"not a setting; did you mean {right}?"
 
 
+def test_a_key_unlike_any_other_is_refused_with_the_command_that_lists_all():
+    assert problems("fedgan", zebra=1)["zebra"] == "not a setting; `vitrail list fedgan` shows all"
+    assert problems("mdgan", epsilon=1)["epsilon"] == "not a setting; `vitrail list mdgan` shows all"
+
+
 def test_numbers_must_be_finite_numbers():
     assert set(problems("prism", lr=float("inf"), clients=True, score_std=float("nan"))) == {
         "lr",

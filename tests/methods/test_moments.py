@@ -31,7 +31,7 @@ def build(secure=0, clients=3, **settings):
         "network": "masked",
         **settings,
     }
-    chosen.setdefault("generator", "conditional" if chosen["network"] == "dense" else "small")
+    chosen.setdefault("generator", "smooth" if chosen["network"] == "dense" else "small")
     return config.build_method(
         config.resolve("moments", chosen), Task((1, 8, 8), 10, 3, clients, secagg_threshold=secure)
     )

@@ -18,8 +18,9 @@ from vitrail.experiment.evaluate import evaluate_stored
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.settings import resolve
 from vitrail.metrics import oracle
-from vitrail.metrics.evaluation import LABELLED, evaluate, requested_labels, split_validation
+from vitrail.metrics.evaluation import LABELLED, _measures, evaluate, requested_labels, split_validation
 from vitrail.metrics.extractors import choose_feature_network
+from vitrail.metrics.measure import Measure
 from vitrail.metrics.registry import METRICS
 from vitrail.metrics.results_io import read_measures, write_evaluation
 from vitrail.metrics.samples import Samples
@@ -146,9 +147,13 @@ def test_given_images_are_measured_like_those_of_a_generator(tmp_path):
 
 @pytest.fixture
 def model(tmp_path):
+    return _model(tmp_path, "digits")
+
+
+def _model(tmp_path, data):
     method = quick("prism")
     server = method.server_init(Rng((1,)))
-    save_model(tmp_path / "model.safetensors", method.export_models(server)["generator"], CLASSES, {"data": "digits"})
+    save_model(tmp_path / "model.safetensors", method.export_models(server)["generator"], CLASSES, {"data": data})
     return tmp_path / "model.safetensors"
 
 
@@ -227,8 +232,10 @@ def test_other_shapes_and_classes_are_refused():
     with pytest.raises(VitrailError, match="3 x 8 x 8"):
         evaluate(replay(), colour, 20)
     letters = from_arrays(np.zeros((60, 8, 8), np.uint8), ["a", "b"] * 30, size=8)
-    with pytest.raises(VitrailError, match=r"has the classes 0, 1, .* has a, b"):
+    with pytest.raises(VitrailError, match=r"the model has the classes 0, 1, .* has a, b"):
         evaluate(replay(), letters, 20)
+    with pytest.raises(VitrailError, match=r"the given images have the classes 0, 1, .* has a, b"):
+        evaluate(Samples.of(digits()), letters, 20)
 
 
 def test_without_labels_only_metrics_that_need_none_are_computed():
@@ -265,6 +272,32 @@ def test_unknown_metrics_and_too_few_images_are_refused():
         evaluate(replay(), digits(), 50, ["fidd"])
     with pytest.raises(VitrailError, match="too few"):
         evaluate(replay(), digits(), 5)
+
+
+def test_counts_that_a_metric_omits_are_those_of_the_evaluation():
+    found = _measures("x", [Measure("a", 0.5, better="lower"), Measure("b", 0.5, n_real=7, n_fake=0)], 20, 30)
+    assert [(m.n_real, m.n_fake) for m in found] == [(20, 30), (7, 0)]
+    assert [m.better for m in found] == ["lower", ""]
+
+
+def test_missing_training_images_are_reported_with_the_folder_that_was_searched(tmp_path, monkeypatch):
+    model = _model(tmp_path, "npz:mine.npz")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        VitrailError, match=rf"no file mine.npz \(looked in {tmp_path}\).*where the run was started.*--data"
+    ):
+        evaluate_stored(model, families=["pixels"], n=20)
+    with pytest.raises(VitrailError) as failed:
+        evaluate_stored(model, "folder:/nowhere", n=20)
+    assert str(failed.value) == "data=folder:/nowhere: there is no folder /nowhere; give the path of a folder of images"
+
+
+def test_a_model_of_nodes_needs_named_images_and_says_that_they_may_be_training_images(tmp_path):
+    model = _model(tmp_path, "nodes")
+    with pytest.raises(VitrailError, match="trained on the nodes' images; name other images with --data"):
+        evaluate_stored(model, n=20)
+    _, columns = evaluate_stored(model, "digits", families=["pixels"], n=20)
+    assert all("whether they had these images is not known" in m.note for m in columns[0].measures)
 
 
 def test_files_and_folders_that_are_not_models_are_refused(tmp_path, model):
@@ -323,7 +356,7 @@ def test_a_registered_metric_is_computed_when_it_is_named(brightness):
         [x for x, _ in replay().batches(300, requested_labels(split_validation(digits().test)[1].labels, 10, 300, 0))]
     )
     assert found["brightness"].value == pytest.approx(float((x * 2 - 1).mean()), abs=1e-5)
-    assert (found["brightness"].n_fake, found["brightness"].extractor) == (300, "brightness")
+    assert (found["brightness"].n_fake, found["brightness"].extractor) == (300, "")
     assert np.isnan(found["brightness"].low)
     assert "ssim" in found
 
@@ -339,6 +372,7 @@ def test_the_command_line_computes_lists_and_writes_a_registered_metric(brightne
     result = CliRunner().invoke(app, ["evaluate", str(model), "--metrics", "brightness", "-n", "20", "-o", str(out)])
     assert result.exit_code == 0, result.output
     assert "brightness-gap" in result.output
+    assert "by brightness" not in result.output
     written = json.loads(out.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     first = written["columns"][0]["measures"][0]
     assert (first["name"], first["low"], first["high"]) == ("brightness", None, None)

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from tests.federation import federate, quick
+from vitrail.models.image_grid import grid_columns
 from vitrail.models.model_file import load, save_model
 from vitrail.nets.masked import recalibrate
 from vitrail.utils import state
@@ -82,6 +83,16 @@ def test_a_file_that_is_not_a_model_is_refused(tmp_path):
         load(tmp_path / "x.safetensors")
     with pytest.raises(VitrailError, match="no model at"):
         load(tmp_path)
+
+
+def test_each_column_of_a_grid_has_one_class_and_few_classes_are_repeated():
+    for classes in range(1, 25):
+        for n in (classes, 2 * classes, 8 * classes, 30, 64):
+            columns = grid_columns(n, classes)
+            assert columns % classes == 0
+            assert columns <= max(10, classes)
+            assert columns >= min(6, n)
+            assert columns < n + classes
 
 
 def test_a_grid_contains_every_image(path, tmp_path):

@@ -69,7 +69,7 @@ def test_images_are_those_of_sample_for_any_number(run, exported, n):
     [
         ("fedgan", 10, {"width": 4, "latent_dim": 8}),
         ("prism", 0, {"generator": "dcgan", "width": 0.1}),
-        ("moments", 10, {"network": "dense", "generator": "conditional", "width": 0.2}),
+        ("moments", 10, {"network": "dense", "generator": "smooth", "width": 0.2}),
         ("padpaf", 10, {"width": 4, "latent_dim": 8, "label_maps": "federated"}),
         ("padpaf", 0, {"width": 4, "latent_dim": 8}),
     ],

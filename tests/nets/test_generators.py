@@ -15,8 +15,8 @@ from vitrail.nets import generators
 from vitrail.nets.generators import GENERATORS, build_generator, with_label
 from vitrail.utils.errors import Malformed, VitrailError
 
-BUILTIN = ("small", "resnet", "sngan", "dcgan", "conditional")
-WEIGHTS = ("weight", "gain", "offset", "bias")
+BUILTIN = ("small", "resnet", "sngan", "dcgan", "smooth")
+WEIGHTS = ("weight", "bias")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_every_generator_makes_images_of_its_shape_and_has_only_weights(name, sh
     images = g(torch.randn(2, g.z), y)
     assert images.shape == (2, *shape)
     assert images.abs().max() <= 1
-    assert all(key.endswith("weight" if name != "conditional" else WEIGHTS) for key, _ in g.named_parameters())
+    assert all(key.endswith("weight" if name != "smooth" else WEIGHTS) for key, _ in g.named_parameters())
 
 
 @pytest.mark.parametrize(("name", "shape", "classes"), [("small", (1, 8, 8), 3), ("resnet", (3, 32, 32), 0)])
@@ -54,7 +54,7 @@ def test_width_scales_the_channels():
 
 
 def test_an_unknown_generator_is_refused_with_the_known_names():
-    with pytest.raises(VitrailError, match="small, resnet, sngan, dcgan, conditional"):
+    with pytest.raises(VitrailError, match="small, resnet, sngan, dcgan, smooth"):
         build_generator("biggan", (1, 32, 32), 0)
 
 
@@ -128,7 +128,7 @@ def test_a_name_in_a_file_imports_no_module(tmp_path, monkeypatch):
 
 
 def test_an_unknown_generator_setting_lists_the_known_names_and_the_nearest():
-    with pytest.raises(VitrailError, match=r"one of small, resnet, sngan, dcgan, conditional.*did you mean resnet\?"):
+    with pytest.raises(VitrailError, match=r"one of small, resnet, sngan, dcgan, smooth.*did you mean resnet\?"):
         vitrail.train("prism", generator="resnett")
 
 

@@ -37,10 +37,10 @@ def test_answers_are_refused_when_the_budget_is_spent_and_not_before():
         fits += 1
     spend(budget, fits)
     with pytest.raises(
-        VitrailError, match=r"spent up to .* would make it .*; one answer of ε = (\S+) would still fit"
+        VitrailError, match=r"spent up to .* would make it .*; one reply of ε = (\S+) would still fit"
     ) as e:
         spend(budget, 1)
-    left = float(re.search(r"answer of ε = (\S+)", str(e.value))[1])
+    left = float(re.search(r"reply of ε = (\S+)", str(e.value))[1])
     smaller = mechanism(multiplier_for(lambda m: [(Noise(m), 1)], 0.95 * left, 1e-5))
     budget.check(smaller)  # the suggested ε does fit
     assert len(budget.spent()) == fits

@@ -1,6 +1,7 @@
 """Ledgers that are read and checked: forged, shortened or extended ones are refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,9 @@ def test_a_ledger_is_signed_and_states_what_that_proves(run):
     (key,) = {entry["key"] for entry in checked.entries}
     assert checked.recomputed
     assert checked.signed == f"signed by {key} (all signatures are valid)"
-    assert "Not that the code which ran adds this noise" in checked.proves
+    assert "It does not prove that the code which ran adds this noise, nor whose key it is" in checked.proves
+    without_noise = {name: value for name, value in checked.entries[0].items() if name != "mechanism"}
+    assert "It does not prove whose key it is" in replace(checked, entries=[without_noise]).proves
     checked.check_key(key)
     assert not (run.folder / "run.key").exists(), "the key is deleted after the last entry"
 
@@ -88,7 +91,7 @@ def test_a_closing_entry_must_count_the_answers_that_its_rounds_record(tmp_path)
             entry["spent"][-1]["answers"] = 1
 
     rechained(run.folder / "ledger.json", fewer, key=lambda: Key(bytes(32)))
-    with pytest.raises(Malformed, match="counts 1 answers"):
+    with pytest.raises(Malformed, match="counts 1 replies"):
         read_run_ledger(run.folder)
 
 

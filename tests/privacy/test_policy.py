@@ -192,7 +192,7 @@ def test_the_node_computes_epsilon_for_all_planned_rounds():
     policy = Policy(max_epsilon=cost(built("prism, mask-update", rounds=3, noise_multiplier=3.0)) * 1.0001)
     by_rounds = [refusal(policy, built("prism, mask-update", rounds=n, noise_multiplier=3.0)) for n in (2, 3, 4, 40)]
     assert [r == "" for r in by_rounds] == [True, True, False, False]
-    assert "over 40 answers" in by_rounds[-1]
+    assert "over 40 replies" in by_rounds[-1]
 
 
 def test_an_empty_policy_refuses_nothing():

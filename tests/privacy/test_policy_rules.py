@@ -31,7 +31,7 @@ def runs():
         "moments, without noise": of("moments", privacy="none"),
         "prism, sums of masks": of("prism, moments", secure=2, coding="packed", epsilon=4.0),
         "mask-update": of("prism", privacy="mask-update", epsilon=4.0),
-        "mask-update, one answer too many": of("prism", privacy="mask-update", epsilon=4.0, given=3),
+        "mask-update, one reply too many": of("prism", privacy="mask-update", epsilon=4.0, given=3),
         "paper": of("prism", privacy="paper", epsilon=0.1),
         "dp-sgd": of("psfedgan, dp-sgd", noise_multiplier=4.0),
         "dp-sgd, with labels": of("psfedgan, dp-sgd", noise_multiplier=4.0, label_sets="public"),
@@ -61,7 +61,7 @@ ONE_EACH = {  # rule: a policy, a run that it refuses by this rule alone, and on
     "public": ({"least_unit": "example"}, "dp-sgd, with labels", "dp-sgd"),
     "accept": ({"accept": "mask-update"}, "moments", "mask-update"),
     "unit": ({"least_unit": "client"}, "moments", "mask-update"),
-    "answers": ({"budget": 5}, "mask-update, one answer too many", "mask-update"),
+    "replies": ({"budget": 5}, "mask-update, one reply too many", "mask-update"),
     "epsilon": ({"max_epsilon": 5}, "moments, weak", "moments"),
 }
 
@@ -94,8 +94,8 @@ IMPLIED = {  # runs that any key refuses, and by which rule
     "paper": "assumption",
     "dp-sgd, with labels": "public",
     "dp-fedavg": "epsilon",
-    "mask-update, one answer too many": "answers",
-    "moments, by shares, again": "answers",
+    "mask-update, one reply too many": "replies",
+    "moments, by shares, again": "replies",
 }
 
 

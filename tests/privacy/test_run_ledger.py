@@ -6,6 +6,7 @@ import pytest
 
 import vitrail
 from tests.privacy.ledgers import MOMENTS, rechained, unsigned
+from vitrail.experiment.run_ledger import _selection
 from vitrail.privacy.checked_ledger import read_run_ledger
 from vitrail.privacy.ledger import read
 from vitrail.utils import state as store
@@ -79,6 +80,11 @@ def test_the_closing_entry_records_measurements_that_were_not_planned(interrupte
     opening_, *_, closing = read(vitrail.resume(interrupted).folder / "ledger.json")
     assert "nothing was measured" in opening_["selection"]
     assert "held-out images of the same data, without noise" in closing["selection"]
+
+
+def test_selection_by_held_out_images_is_mentioned_only_if_there_are_some():
+    assert _selection(True, 0).endswith("nothing was measured on held-out images")
+    assert "selecting settings or runs" in _selection(False, 10)
 
 
 def test_the_same_run_under_another_key_has_the_same_hashes(run, tmp_path):

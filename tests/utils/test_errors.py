@@ -55,6 +55,14 @@ def test_an_unexpected_error_is_reported_by_its_type_and_logged_printably(caplog
     assert reason_of(Malformed("\x1b[2J")) == "�[2J"
 
 
+def test_the_rounds_of_the_metrics_file_count_from_0(capsys):
+    terminal = ProgressDisplay()
+    terminal.task = terminal.progress.add_task("", total=1, clients="", news="")
+    excluded = {f"client-{i}": "late" for i in range(7)}
+    terminal.on_round_end(RoundResult(0, 7, excluded=excluded), {"bytes_up": 0, "bytes_down": 0, "seconds": 0.0})
+    assert "... and 2 more; see metrics.jsonl, where rounds count from 0" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", [*NASTY, "[red]x[/red]", "[/]", "[bold", "x\\", "[link=http://x]y[/link]"])
 def test_names_and_reasons_are_printed_without_escape_sequences_and_markup(name, monkeypatch):
     terminal, out = ProgressDisplay(), io.StringIO()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from vitrail.analysis.latents import LatentMaps, learn_maps
@@ -25,6 +24,7 @@ from vitrail.metrics.oracle import confidence, oracle_for, train_classifier
 from vitrail.metrics.results_io import Column
 from vitrail.models.image_grid import write_grid
 from vitrail.report.evaluation import print_measures
+from vitrail.utils.console import Console, show_status
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError, nearest
 from vitrail.utils.rng import Rng
@@ -47,18 +47,18 @@ def restyle_run(
         label: Label of the image files, if the run has labels.
         out: PNG file to write.
     """
-    run, console = load_run(folder), Console(highlight=False)
+    run, console = load_run(folder), Console()
     names = run.views.names
     if to is not None and to not in names:
         raise VitrailError(f"--to {to}: there is no such client; {nearest(to, names)}")
     if measure and to is None:
         raise VitrailError("--measure: name the reference client with --to")
     steps, latent, seed = training
-    with Console(stderr=True).status("loading") as status:
-        maps = learn_maps(run.trained, steps, latent, seed, status.update)
+    with show_status() as report_progress:
+        maps = learn_maps(run.trained, steps, latent, seed, report_progress)
         x, y = _select_images(run, files, label)
         write_grid(Path(out), restyled_grid(maps, x, [to] if to else names, y, seed), len(x))
-        columns = measure_anonymity(run, maps, str(to), seed, status.update) if measure else []
+        columns = measure_anonymity(run, maps, str(to), seed, report_progress) if measure else []
     style = to or "each client, one row per client"
     console.print(f"wrote {out}: images in the first row, below them in the style of {style}", markup=False)
     if columns:

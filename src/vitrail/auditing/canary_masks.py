@@ -80,8 +80,8 @@ def attack(target: Target) -> Finding | None:
         for t in range(answers):
             found[i] += score_of(method, masks, server, bool(coin), rng.child(i, t))
         if i % 20 == 0:
-            target.report_progress(f"canary clients: {i} of {len(coins)}, {answers} answers each")
-    note = f"{answers} of {target.answers} answers of a client were attacked; the claim next to it is for as many."
+            target.report_progress(f"canary clients: {i} of {len(coins)}, {answers} replies each")
+    note = f"{answers} of {target.answers} replies of a client were attacked; the claim next to it is for as many."
     if method.mechanism and method.mechanism.assumed:
         note += f" The claim assumes: {method.mechanism.assumed}."
     return Finding("canaries", ABOUT, from_trials(Trial(found, coins), target, target.claimed(answers)), note=note)

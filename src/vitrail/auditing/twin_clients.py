@@ -57,7 +57,7 @@ def attack(target: Target) -> Finding | None:
         scores.append(float((sent - middle) @ along))
     trial = Trial(np.array(scores), coins[: len(scores)])
     lowers = from_trials(trial, target, target.claimed(1), gaussian=mechanism.noise.rate == 1)
-    return Finding("twins", ABOUT, lowers, note="One answer of a client was attacked, and the claim is for one")
+    return Finding("twins", ABOUT, lowers, note="One reply of a client was attacked, and the claim is for one")
 
 
 def twins(target: Target, unit: str) -> tuple[Images, Images]:

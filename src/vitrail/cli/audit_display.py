@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from vitrail.auditing import ATTACKS
 from vitrail.auditing.audit_run import Audit
 from vitrail.report.audit import case_rows, figure_cells, lower_cells
-from vitrail.utils.terminal import print_table
+from vitrail.utils.console import Console, print_table
 
 
 def print_audit(audit: Audit, console: Console) -> None:
@@ -15,7 +13,7 @@ def print_audit(audit: Audit, console: Console) -> None:
     console.print(f"Claim, by {audit.claim['by']}: {audit.claim['says']}\n", markup=False)
     if bounds := [[f.attack, *lower_cells(lower)] for f in audit.findings for lower in f.lowers]:
         print_table(console, bounds, ["attack", "ε found, at least", "ε claimed, at most", "how", ""])
-        console.print("\nBounds of 95% confidence. Each claim is for exactly the answers that were attacked.\n")
+        console.print("\nBounds of 95% confidence. Each claim is for exactly the replies that were attacked.\n")
     if figures := [[f.attack, *figure_cells(figure)] for f in audit.findings for figure in f.figures]:
         print_table(console, figures, ["attack", "metric", "value", "random guess"])
         console.print("\nIn brackets: 95% intervals.\n")

@@ -7,23 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 
 from vitrail.cli.progress import ProgressDisplay
-from vitrail.experiment.benchmark import PRESETS, benchmark, benchmark_images, published, run_name
+from vitrail.experiment.benchmark import PRESETS, benchmark, benchmark_images, published
 from vitrail.experiment.compare import Entry, EvalConfig, compare
 from vitrail.report import Table, write_report
 from vitrail.report.benchmark_tables import benchmark_csv, benchmark_table, detail_table
 from vitrail.report.comparison_tables import as_csv, by_clients, by_settings, markdown, standings
 from vitrail.utils.atomic import write_atomically
+from vitrail.utils.console import Console, print_table
 from vitrail.utils.errors import VitrailError
-from vitrail.utils.terminal import print_table
 
 
 def run_comparison(found: list[Entry], seeds: list[int], out: Path, how: EvalConfig) -> bool:
     """Run a comparison, print and write its tables, and return whether all runs succeeded."""
-    console = Console(highlight=False)
+    console = Console()
     out.mkdir(parents=True, exist_ok=True)
     with _progress(console) as start:
         compare(
@@ -47,7 +46,7 @@ def run_benchmark(
     images: str | None,
 ) -> None:
     """Run a benchmark, or measure given images; print the tables and write them as Markdown, CSV and HTML."""
-    console = Console(highlight=False)
+    console = Console()
 
     def report_progress(text: str) -> None:
         console.print(text, style="dim", markup=False)
@@ -62,7 +61,7 @@ def run_benchmark(
             found = benchmark(method, data, epsilons, seeds, out, preset, settings, start, report_progress)
     name = images.partition(":")[2] if images is not None else method
     tables = [benchmark_table(name, data, found, *published(), preset), detail_table(found)]
-    runs = [] if images is not None else [out / run_name(r.epsilon, r.seed) for r in found]
+    runs = [out / r.name for r in found if not r.given]
     _publish(console, out / "benchmark", tables, benchmark_csv(found), runs, f"Benchmark on {data}")
 
 
@@ -73,7 +72,7 @@ def _progress(console: Console) -> Iterator[Callable[..., ProgressDisplay]]:
 
     def start(name: str, more: str = "") -> ProgressDisplay:
         console.print(f"\n[bold]{escape(name)}[/bold]{more}")
-        displays.append(ProgressDisplay())
+        displays.append(ProgressDisplay(summary=False))
         return displays[-1]
 
     try:
@@ -87,11 +86,9 @@ def _publish(console: Console, path: Path, tables: Sequence[Table], csv: str, ru
     """Print tables and write them as Markdown and CSV, and as HTML with the report of the runs."""
     write_atomically(path.with_suffix(".md"), "\n".join(map(markdown, tables)).encode())
     write_atomically(path.with_suffix(".csv"), csv.encode())
-    if runs:
-        write_report(runs, path.with_suffix(".html"), title, tables)
+    write_report(runs, path.with_suffix(".html"), title, tables)
     print_tables(console, tables)
-    html = f", {path.name}.html" * bool(runs)
-    console.print(f"\ntables: {path}.md, {path.name}.csv{html}", markup=False)
+    console.print(f"\ntables: {path}.md, {path.name}.csv, {path.name}.html", markup=False)
 
 
 def print_tables(console: Console, tables: Sequence[Table]) -> None:

@@ -63,6 +63,7 @@ def _list_settings(method: str) -> None:
     registries = dict(setting_registries(method))
     fields = {name: f for name, f in settings_model(method).model_fields.items() if name != "method"}
     topic_of = {name: topic for topic, names in TOPICS.items() for name in names.split()}
+    sources = False
     for topic in ("data", "rounds", "networks", "training", "privacy", "communication", "run"):
         rows = []
         for name, f in fields.items():
@@ -75,13 +76,13 @@ def _list_settings(method: str) -> None:
                 rows.append((setting, _SOURCE.sub("", text), source[1] if source else ""))
         if rows:
             _print(topic, rows)
-    print("paper: value of the paper; ours: not in the paper; without a note: a default of Vitrail")
+        sources |= any(source for _, _, source in rows)
+    if sources:
+        print("paper: value of the paper; ours: not in the paper; without a note: a default of Vitrail")
 
 
 def _print(title: str, rows: Iterable[tuple[str, ...]]) -> None:
-    from rich.console import Console
+    from vitrail.utils.console import Console, print_table
 
-    from vitrail.utils.terminal import print_table
-
-    print_table(Console(highlight=False), rows, title=title)
+    print_table(Console(), rows, title=title)
     print()

@@ -96,9 +96,9 @@ def show(model: Stored, as_json: Annotated[bool, Option("--json", help="Print JS
 
         typer.echo(json.dumps(found, indent=2))
         return
-    from rich.console import Console
+    from vitrail.utils.console import Console
 
-    show_model(found, Console(highlight=False))
+    show_model(found, Console())
 
 
 def report(

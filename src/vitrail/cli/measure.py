@@ -47,20 +47,19 @@ def evaluate(
     A model is never measured with a feature network that it was trained against, nor on the images that selected its
     best round.
     """
-    from rich.console import Console
-
     from vitrail.experiment.evaluate import evaluate_clients, evaluate_stored
     from vitrail.experiment.run_dir import RunDir
     from vitrail.metrics.results_io import write_evaluation
     from vitrail.metrics.samples import KINDS, evaluate_samples
     from vitrail.report import write_report
     from vitrail.report.evaluation import print_measures, show_clients
+    from vitrail.utils.console import Console, show_status
 
-    console, folder = Console(highlight=False), RunDir(Path(model))
+    console, folder = Console(), RunDir(Path(model))
     chosen = [name.strip() for name in metrics.split(",")] if metrics else None
-    with Console(stderr=True).status("loading") as status:
+    with show_status() as report_progress:
         how: dict[str, Any] = {"families": chosen, "n": n, "fid_n": fid_n, "seed": seed}
-        how["report_progress"] = status.update
+        how["report_progress"] = report_progress
         if clients:
             if data is not None or best or ensemble:
                 raise VitrailError("--clients measures on the run's own data; remove --data, --best and --ensemble")

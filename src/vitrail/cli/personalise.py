@@ -61,12 +61,11 @@ def route(
 
     `vitrail route runs/p -o routes.png` prints how often held-out images are routed to their own client.
     """
-    from rich.console import Console
-
     from vitrail.analysis.routing import BY, Router, draw_routes, measure_routing
     from vitrail.analysis.trained import load_run, read_images
     from vitrail.metrics.results_io import Column
     from vitrail.report.evaluation import print_measures
+    from vitrail.utils.console import Console
 
     if by not in BY:
         raise VitrailError(f"--by {by}: unknown kind of confidence; give one of {', '.join(BY)}")
@@ -77,7 +76,7 @@ def route(
             typer.echo(printable(f"{name}: {client}"))
         return
     measures, table = measure_routing(loaded, router)
-    print_measures([Column("routing", "", "", {}, measures)], Console(highlight=False))
+    print_measures([Column("routing", "", "", {}, measures)], Console())
     if out:
         draw_routes(table, loaded.views.names, Path(out))
         typer.echo(f"\nwrote confusion matrix: {out}")
@@ -139,15 +138,14 @@ def adapt(
 
 
 def _measure(run: str, measure: Any, out: str | None, name: str) -> None:
-    from rich.console import Console
-
     from vitrail.analysis.probes import draw_probes
     from vitrail.analysis.trained import load_run, save_measures
     from vitrail.report.evaluation import print_measures
+    from vitrail.utils.console import Console, show_status
 
-    console = Console(highlight=False)
-    with Console(stderr=True).status("loading") as status:
-        columns = measure(load_run(run), progress=status.update)
+    console = Console()
+    with show_status() as report_progress:
+        columns = measure(load_run(run), progress=report_progress)
     print_measures(columns, console)
     chart = out is not None and out.endswith(".png")
     path = Path(out) if out and not chart else Path(run) / name

@@ -12,7 +12,7 @@ from vitrail.cli.settings_arguments import parse_overrides
 from vitrail.utils.errors import VitrailError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from vitrail.utils.console import Console
 
 
 def audit(
@@ -50,19 +50,18 @@ def audit(
     A lower bound above the claim refutes it (exit code 1). A lower bound below it proves nothing: a better attack may
     find more. Runs that claim nothing are attacked in the same way.
     """
-    from rich.console import Console
-
     from vitrail.auditing.audit_run import audit_run, write
     from vitrail.cli.audit_display import print_audit
     from vitrail.experiment.run_dir import RunDir
     from vitrail.report import write_report
+    from vitrail.utils.console import Console, show_status
 
-    console, place = Console(highlight=False), RunDir(Path(folder))
+    console, place = Console(), RunDir(Path(folder))
     chosen = [name.strip() for name in attacks.split(",")] if attacks else None
-    with Console(stderr=True).status("loading") as status:
+    with show_status() as report_progress:
         found = audit_run(
             folder, chosen, canaries=canaries, shadows=shadows, samples=n, seconds=seconds, r=parse_factors(r),
-            users=users, rounds=rounds, seed=seed, report_progress=status.update,
+            users=users, rounds=rounds, seed=seed, report_progress=report_progress,
         )  # fmt: skip
     print_audit(found, console)
     path = Path(out) if out else place.audit
@@ -110,9 +109,9 @@ def privacy(
     `vitrail privacy runs/x` reads runs/x/ledger.json, checks its chain of hashes and its signatures, recomputes ε from
     the noise and rounds that it records, and compares it with the model file.
     """
-    from rich.console import Console
+    from vitrail.utils.console import Console
 
-    console = Console(highlight=False)
+    console = Console()
     if Path(what).is_dir():
         _show_ledger(console, Path(what), key)
     else:
@@ -122,7 +121,7 @@ def privacy(
 def _show_ledger(console: Console, folder: Path, key: str | None) -> None:
     from vitrail.privacy.checked_ledger import read_run_ledger
     from vitrail.privacy.claim_rows import claim_rows, statement_text
-    from vitrail.utils.terminal import print_table
+    from vitrail.utils.console import print_table
 
     checked = read_run_ledger(folder)
     if key is not None:
@@ -145,11 +144,14 @@ def _show_plan(console: Console, what: str, overrides: list[str] | None) -> None
     from vitrail.experiment.plan import prepare
     from vitrail.experiment.run_ledger import opening_claim
     from vitrail.privacy.claim_rows import claim_rows, other_choices
-    from vitrail.utils.terminal import print_table
+    from vitrail.utils.console import print_table
+    from vitrail.utils.quantities import plural
 
     plan = prepare(config.resolve(what, {"out": "-", **parse_overrides(overrides)}))
     found, method = opening_claim(plan), plan.method
-    title = f"{what}: {plan.settings.rounds} rounds, {len(plan.clients)} clients of {plan.data.name}"
+    title = (
+        f"{what}: {plural(plan.settings.rounds, 'round')}, {plural(len(plan.clients), 'client')} of {plan.data.name}"
+    )
     print_table(console, claim_rows(found), title=title)
     if method.mechanism is not None:
         rows = other_choices(method.mechanism, method.max_replies, found["delta"], plan.settings.budget)

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -17,15 +16,21 @@ from vitrail.experiment.plan import Plan, feature_network
 from vitrail.experiment.run_dir import Run, best_row
 from vitrail.experiment.run_ledger import opening_claim
 from vitrail.nets.features import FEATURES
+from vitrail.utils.console import Console
 from vitrail.utils.errors import printable
 from vitrail.utils.quantities import number, plural, size
 
 
 class ProgressDisplay(Callback):
-    """A callback that prints the progress of a run."""
+    """A callback that prints the progress of a run.
 
-    def __init__(self) -> None:
-        self.console = console = Console(highlight=False)
+    Args:
+        summary: Print at the end where the results are and which commands follow; otherwise one line.
+    """
+
+    def __init__(self, summary: bool = True) -> None:
+        self.summary = summary
+        self.console = console = Console()
         self.up = self.down = 0
         self.folder: Path | None = None  # set when the run starts
         self.interrupted = False
@@ -35,8 +40,8 @@ class ProgressDisplay(Callback):
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(24),
-            TextColumn("{task.fields[clients]}"),
-            TextColumn("{task.fields[news]}"),
+            TextColumn("{task.fields[clients]}", markup=False),
+            TextColumn("{task.fields[news]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -52,8 +57,8 @@ class ProgressDisplay(Callback):
         sizes = sorted(len(i) for i in p.indices if len(i))
         share = f" of {sizes[0]}{f' to {sizes[-1]}' if sizes[-1] != sizes[0] else ''} images" if sizes else ""
         self.console.print(
-            f"[bold]{s.method}[/bold] on {escape(printable(plan.data.name))}: {len(plan.clients)} clients "
-            f"({escape(printable(p.spec))}){share}, {s.rounds} rounds, seed {s.seed}"
+            f"[bold]{s.method}[/bold] on {escape(printable(plan.data.name))}: {plural(len(plan.clients), 'client')} "
+            f"({escape(printable(p.spec))}){share}, {plural(s.rounds, 'round')}, seed {s.seed}"
             + (f", a client replies in at most {plural(most, 'round')}" if most < s.rounds else "")
             + (f", {len(p.server)} images on the server" if len(p.server) else "")
         )
@@ -64,7 +69,7 @@ class ProgressDisplay(Callback):
             self.console.print(f"[yellow]{escape(note)}[/yellow]")
         if plan.empty:
             few = ", ".join(plan.empty[:5]) + (", ..." if len(plan.empty) > 5 else "")
-            self._warn(f"{len(plan.empty)} clients have no images and are skipped: {printable(few)}")
+            self._warn(f"{plural(len(plan.empty), 'client')} without images, skipped: {printable(few)}")
         self.console.print(
             f"[dim]{escape(str(plan.folder.path))}/[/dim]"
             + ("" if not done else " is finished" if done == s.rounds else f" continues after round {done}")
@@ -94,17 +99,17 @@ class ProgressDisplay(Callback):
         self.up, self.down = self.up + row["bytes_up"], self.down + row["bytes_down"]
         measured: dict[str, float] = {**outcome.metrics, **{k: row[k] for k in ("fd", "accuracy") if k in row}}
         metrics = " ".join(f"{k} {number(v)}" for k, v in measured.items())
-        sent = f"up {size(self.up)}  down {size(self.down)}"
-        news = f"{metrics}  {sent}"
+        sent = f"up {size(self.up)}  down {size(self.down)} so far"
+        news = "  ".join(filter(None, (metrics, sent)))
         self.progress.update(self.task, advance=1, news=news)
         if not self.console.is_terminal:
             replies = f"{len(outcome.replied)}/{outcome.requested} clients  {news}"
-            text = replies if outcome.requested else f"server only  {metrics}"  # nothing is sent
+            text = replies if outcome.requested else f"server only  {metrics}".rstrip()  # nothing is sent
             self.console.print(f"round {outcome.round + 1}: {text}  {row['seconds']:.1f} s", soft_wrap=True)
         for client, reason in list(outcome.excluded.items())[:5]:
             self._warn(f"round {outcome.round + 1}: {printable(client)} excluded: {printable(reason)}")
         if len(outcome.excluded) > 5:
-            self.console.print(f"[yellow]... and {len(outcome.excluded) - 5} more; see metrics.jsonl[/yellow]")
+            self._warn(f"... and {len(outcome.excluded) - 5} more; see metrics.jsonl, where rounds count from 0")
         for client, note in list(outcome.outliers.items())[:5]:
             if client not in self.outliers:  # once per run; metrics.jsonl has every round
                 text = f"round {outcome.round + 1}: {client} is far from the other clients: {note}"
@@ -121,7 +126,10 @@ class ProgressDisplay(Callback):
         model = run.folder / "model.safetensors"
         clients = len({client for row in run.rows for client in row["down"]})
         each = f"{size(self.up / max(clients, 1))} up and {size(self.down / max(clients, 1))} down per client"
-        self.console.print(f"\n[bold green]done[/bold green]: rounds {len(run.rows)}, clients {clients}")
+        done = f"{plural(len(run.rows), 'round')}, {plural(clients, 'client')}"
+        self.console.print(f"\n[bold green]done[/bold green]: {done}")
+        if not self.summary:
+            return
         self.console.print(f"  sent    {size(self.up)} up, {size(self.down)} down in total; {each}")
         self.console.print(f"  model   {escape(str(model))} ({size(model.stat().st_size)})")
         drawn = (run.folder / "samples.png").exists()

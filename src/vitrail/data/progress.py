@@ -14,9 +14,10 @@ def show_progress(progress: Progress | None) -> Iterator[Progress]:
     if progress is not None:
         yield progress
         return
-    from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
+
+    from vitrail.utils.console import Console
 
     console = Console(stderr=True)
     with Bars(console=console, transient=True, disable=not console.is_terminal) as bars:

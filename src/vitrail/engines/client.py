@@ -29,7 +29,7 @@ from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire.message import NO_BASE, Header, Kind, Message, Part, decode, digest, encode
 
-UNCOMPUTED = "its answer could not be computed; see its own log"  # all that the server is sent in deployment
+UNCOMPUTED = "its reply could not be computed; see its own log"  # all that the server is sent in deployment
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Client:
         if deployed:
             self.store.save_error(traceback.format_exc())
         if self.log is not None:
-            self.log(f"its answer to round {h.round} could not be computed: {type(e).__name__}: {e}")
+            self.log(f"its reply to round {h.round} could not be computed: {type(e).__name__}: {e}")
         return reply
 
     def _reason(self, e: Exception) -> str:

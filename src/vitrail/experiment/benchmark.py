@@ -26,13 +26,14 @@ from vitrail.experiment.compare import changed_settings
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.train import resume, start_run
+from vitrail.methods.registry import METHODS
 from vitrail.metrics.distances import Distances
 from vitrail.metrics.downstream import measures, train_on_generated
 from vitrail.metrics.evaluation import check_fits
 from vitrail.metrics.extractors import BATCH, features_of, load_inception_extractor
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.results_io import file_digest, measure_from_tree, measure_to_tree
-from vitrail.metrics.samples import Samples
+from vitrail.metrics.samples import KINDS, Samples
 from vitrail.models.model_file import Generator
 from vitrail.models.model_file import load as load_model
 from vitrail.nets.feature_moments import to_float
@@ -90,6 +91,21 @@ class Result:
     cpu_seconds: float | None = None
     public: str = ""
 
+    @property
+    def given(self) -> bool:
+        """Whether the images were given; their ε is not known."""
+        return self.bytes_up is None
+
+    @property
+    def title(self) -> str:
+        """Title of its columns: ε, "no noise" or "given images"."""
+        return "given images" if self.given else "no noise" if self.epsilon is None else f"ε = {self.epsilon:g}"
+
+    @property
+    def name(self) -> str:
+        """Name of its run."""
+        return "given-images" if self.given else run_name(self.epsilon, self.seed)
+
 
 @dataclass
 class PublishedResult:
@@ -144,8 +160,16 @@ def benchmark(
 
 
 def _settings(own: Mapping[str, Any], epsilon: float | None, seed: int, out: Path) -> Settings:
-    noise = {"privacy": "none"} if epsilon is None else {"epsilon": epsilon}
+    noise = _noise(str(own["method"]), epsilon)
     return config.resolve(own, {**noise, "seed": seed, "out": str(out / run_name(epsilon, seed))})
+
+
+def _noise(method: str, epsilon: float | None) -> dict[str, Any]:
+    """Return the settings of a method that give this ε."""
+    known = config.settings_model(method).model_fields if method in METHODS else {"privacy": None, "epsilon": None}
+    if epsilon is not None and "epsilon" not in known:
+        raise VitrailError(f"{method} has no privacy mechanism; use --epsilon none")
+    return {"privacy": "none"} if epsilon is None and "privacy" in known else {"epsilon": epsilon} if epsilon else {}
 
 
 def _check(s: Settings, seed: int) -> None:
@@ -226,6 +250,8 @@ def benchmark_images(
     Raises:
         VitrailError: If the images have no labels or other classes than the data.
     """
+    if not spec.startswith(KINDS):
+        raise VitrailError(f"--images {spec}: write npz:{spec if spec.endswith('.npz') else 'FILE'} or folder:PATH")
     real = load_data(data, size=size)
     given = Samples.of(load_data(spec, size=real.shape[1]))
     check_fits(given, real)

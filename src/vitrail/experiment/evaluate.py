@@ -25,10 +25,11 @@ from vitrail.metrics.registry import Metric
 from vitrail.metrics.results_io import Column, file_digest, read_measures
 from vitrail.models.model_file import Classifier, Generator, kind_of, load, load_classifier
 from vitrail.utils.determinism import one_thread
-from vitrail.utils.errors import VitrailError
+from vitrail.utils.errors import MissingFiles, VitrailError
 from vitrail.utils.paths import private_file
 
 ENSEMBLE = "mask ensemble (a new mask for each batch; not what is stored)"
+OF_NODES = "trained on nodes: whether they had these images is not known"
 FAMILIES = ("fd-vitrail", "fid")  # metrics that need no labels and depend on the domain
 MEAN = "mean of clients"
 MEAN_BOUNDS = "bounds are the means of the clients' bounds, which assumes fully correlated errors"
@@ -85,6 +86,8 @@ def evaluate_stored(
             measures += evaluate(model, found, families=drawn, report_progress=report_progress, **more)
         if classifier and (chosen is None or "classifier" in chosen):
             measures.append(_accuracy(classifier, found))
+        if model.about.get("data") == NODES:
+            measures = with_note(measures, OF_NODES)
         if public_name(found.name) == model.about.get("data"):
             measures = with_note(measures, not_held_out(found, model.about.get("split")))
         if not measures:
@@ -118,10 +121,18 @@ def _data(where: Path, model: Generator | Classifier, named: str | None) -> Data
     own = str(model.about.get("data", ""))
     settings = _settings(where, own)
     name = named or (settings.data if settings else own)
-    if not name or name in (GIVEN, NODES):
+    if name == NODES:
+        raise VitrailError(f"{where} was trained on the nodes' images; name other images with --data")
+    if not name or name == GIVEN:
         raise VitrailError("the model does not say which data it was trained on; name some with --data")
     held_out = model.about.get("held_out", settings.test_fraction if settings else 0.2)
-    return load_data(name, size=model.shape[1], test_fraction=held_out)
+    try:
+        return load_data(name, size=model.shape[1], test_fraction=held_out)
+    except MissingFiles as e:
+        remedy = (
+            "" if named else "; start in the folder where the run was started, or name the data with --data folder:PATH"
+        )
+        raise VitrailError(f"{e}{remedy}") from e
 
 
 def _settings(where: Path, data: str) -> Settings | None:

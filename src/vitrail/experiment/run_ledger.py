@@ -87,10 +87,9 @@ def _selection(measures: bool, images: int) -> str:
             f"metrics in metrics.jsonl and reports were computed on the {images:,} held-out images of the same data, "
             "without noise"
         )
-    return (
-        f"the model is that of the last round: no round was selected, and no best.safetensors is stored; {measured}; "
-        "selecting settings or runs by such metrics is not covered by ε"
-    )
+    if images:
+        measured += "; selecting settings or runs by metrics on held-out images is not covered by ε"
+    return f"the model is that of the last round: no round was selected, and no best.safetensors is stored; {measured}"
 
 
 class RunLedger:

@@ -175,7 +175,7 @@ def resolve(what: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Sett
         found = None
         wrong = {str(err["loc"][0]) for err in e.errors()}
         reported = [err for err in e.errors() if model is not Settings or err["type"] != "extra_forbidden"]
-        problems += filter(None, (explain(err, model) for err in reported))
+        problems += filter(None, (explain(err, model, str(method)) for err in reported))
         good = {name: values.get(name, f.default) for name, f in known.items() if name not in wrong}
     problems += cross_checks({**good, **{k: values[k] for k in known if isinstance(values.get(k), bool)}})
     if problems or found is None:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from vitrail.data.specs import parse_partition, parse_source
-from vitrail.utils.errors import VitrailError
+from vitrail.utils.errors import SIMILAR, VitrailError
 from vitrail.utils.renamed import new_names
 
 GIVEN = "given"  # data that was passed from Python
@@ -63,12 +63,12 @@ _WORDS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def explain(err: Any, model: type[BaseModel]) -> Problem | None:
-    """Return one of pydantic's errors as a problem; None if it is reported elsewhere."""
+def explain(err: Any, model: type[BaseModel], method: str) -> Problem | None:
+    """Return one of pydantic's errors about a method's settings as a problem; None if it is reported elsewhere."""
     key = str(err["loc"][0])
     if err["type"] == "extra_forbidden":
-        near = new_names(key, model.model_fields) or difflib.get_close_matches(key, model.model_fields, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else "`vitrail list METHOD` shows all"
+        near = new_names(key, model.model_fields) or difflib.get_close_matches(key, model.model_fields, 1, SIMILAR)
+        hint = f"did you mean {near[0]}?" if near else f"`vitrail list {method}` shows all"
         return Problem(key, err["input"], f"not a setting; {hint}")
     if key == "method":
         return None  # reported where methods are looked up

@@ -70,7 +70,7 @@ class Moments(masks.MaskMethod):
         "auto", "what is trained: the weights (dense, auto), or a mask over random ones (kilobytes, worse images)"
     )
     generator: str = setting(
-        "auto", "generator network; auto: conditional for dense, small for masked", check=GENERATORS.check_or_auto
+        "auto", "generator network; auto: smooth for dense, small for masked", check=GENERATORS.check_or_auto
     )
     width: float = setting(1.0, "channel multiplier of the generator", gt=0, le=8)
     score_init: Literal["normal", "uniform"] = setting(
@@ -106,7 +106,7 @@ class Moments(masks.MaskMethod):
 
     def auto_settings(self, data: str) -> Mapping[str, Any]:
         """Return values for settings of "auto": as PRISM's, and a generator for the weights or for the mask."""
-        fitting = {"network": "dense", "generator": "small" if self.network == "masked" else "conditional"}
+        fitting = {"network": "dense", "generator": "small" if self.network == "masked" else "smooth"}
         own = {name: value for name, value in fitting.items() if getattr(self, name) == "auto"}
         return {**super().auto_settings(data), **own}
 

@@ -127,7 +127,7 @@ def train_on_generated(
         raise VitrailError(f"{len(generated)} generated images are too few; at least {10 * classes} are needed")
     rng = Rng((seed,)).child("downstream")
     order = rng.child("set aside").numpy().permutation(len(generated))
-    cut = len(order) // 10
+    cut = num_set_aside(len(order))
     aside, used = (generated.take(np.sort(part)) for part in (order[:cut], order[cut:]))
     nets = {}
     with torch.random.fork_rng(devices=[]):
@@ -143,6 +143,11 @@ def train_on_generated(
 
     with one_thread(), ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return sorted(pool.map(run, steps), key=lambda t: -t.score)
+
+
+def num_set_aside(generated: int) -> int:
+    """Return how many of the generated images choose the classifier; the others train it."""
+    return generated // 10
 
 
 def _train(
@@ -175,7 +180,9 @@ def _train(
         schedule.step()
         if step in checks:
             score = float(_right(net, aside).mean())
-            report_progress(f"step {step:,} of {steps:,}, {score:.1%} of generated images set aside")
+            report_progress(
+                f"step {step:,} of {steps:,}, {score:.1%} correct on the generated images that were set aside"
+            )
             if score >= best:
                 best, weights = score, {k: v.clone() for k, v in net.state_dict().items()}
     net.load_state_dict(weights)

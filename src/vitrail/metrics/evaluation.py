@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.data.dataset import Dataset, Images
 from vitrail.metrics.context import MetricContext
 from vitrail.metrics.extractors import choose_feature_network
-from vitrail.metrics.measure import Measure
+from vitrail.metrics.measure import UNSET, Measure
 from vitrail.metrics.registry import DEFAULT, METRICS, Metric
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError, nearest
@@ -133,17 +133,22 @@ def evaluate(
 def _measures(
     name: str, result: Sequence[Measure] | Mapping[str, float] | float, n_real: int, n_fake: int
 ) -> Sequence[Measure]:
-    """Return the result of a metric as measures; plain numbers have no interval."""
+    """Return the result of a metric as measures; plain numbers have no interval, counts that it omits are added."""
     if isinstance(result, Sequence) and all(isinstance(m, Measure) for m in result):
-        return result
-    values: Mapping[str, Any] = result if isinstance(result, Mapping) else {name: result}
-    try:
-        return [Measure(k, float(v), math.nan, math.nan, n_real, n_fake, "", name) for k, v in values.items()]
-    except (TypeError, ValueError) as e:
-        raise VitrailError(
-            f"metric {name}: compute() returned {result!r:.80}, expected a number, a dict of numbers by name, or a "
-            "list of vitrail.metrics.measure.Measure"
-        ) from e
+        found = list(result)
+    else:
+        values: Mapping[str, Any] = result if isinstance(result, Mapping) else {name: result}
+        try:
+            found = [Measure(k, float(v)) for k, v in values.items()]
+        except (TypeError, ValueError) as e:
+            raise VitrailError(
+                f"metric {name}: compute() returned {result!r:.80}, expected a number, a dict of numbers by name, or a "
+                "list of vitrail.metrics.measure.Measure"
+            ) from e
+    return [
+        replace(m, n_real=n_real if m.n_real == UNSET else m.n_real, n_fake=n_fake if m.n_fake == UNSET else m.n_fake)
+        for m in found
+    ]
 
 
 def round_to_8_bits(x: Tensor) -> Tensor:
@@ -163,17 +168,17 @@ def check_fits(model: Generator | Samples | Classifier, data: Dataset) -> None:
     Raises:
         VitrailError: If the shapes or the classes differ.
     """
+    who = "the model has" if hasattr(model, "net") else "the given images have"
     if model.shape != data.shape:
         made, has = (" x ".join(map(str, shape)) for shape in (model.shape, data.shape))
         raise VitrailError(
-            f"the model has images of {made} (channels, height, width), data={data.name} has {has}; "
+            f"{who} the shape {made} (channels, height, width), data={data.name} has {has}; "
             "measure it against data like its training data"
         )
     if model.classes and data.classes and data.test.labels is not None and model.classes != data.classes:
         few = [", ".join(c[:5]) + ", ..." * (len(c) > 5) for c in (model.classes, data.classes)]
         raise VitrailError(
-            f"the model has the classes {few[0]}, data={data.name} has {few[1]}; measure it against data with the "
-            "same classes"
+            f"{who} the classes {few[0]}, data={data.name} has {few[1]}; measure it against data with the same classes"
         )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 REPLICATES = 200
 GROUPS = 10
 Z = 1.96
+UNSET = -1  # a number of images that the evaluation adds
 
 Values = NDArray[np.floating[Any]]
 Bounded = tuple[float, float, float]  # a value and its bounds
@@ -30,8 +31,8 @@ class Measure:
         value: Its value.
         low: Lower end of its 95% interval; NaN: no interval.
         high: Upper end of its 95% interval; NaN: no interval.
-        n_real: Number of real images.
-        n_fake: Number of generated images.
+        n_real: Number of real images; by default that of the evaluation.
+        n_fake: Number of generated images; by default that of the evaluation.
         better: Which direction is better; empty: neither.
         extractor: What it was measured with, such as the feature network.
         note: What a reader must know about the value.
@@ -44,11 +45,11 @@ class Measure:
 
     name: str
     value: float
-    low: float
-    high: float
-    n_real: int
-    n_fake: int
-    better: Literal["lower", "higher", ""]
+    low: float = math.nan
+    high: float = math.nan
+    n_real: int = UNSET
+    n_fake: int = UNSET
+    better: Literal["lower", "higher", ""] = ""
     extractor: str = ""
     note: str = ""
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.models.image_grid import write_grid
+from vitrail.models.image_grid import grid_columns, write_grid
 from vitrail.models.limits import SAMPLE_BATCH
 from vitrail.nets.masked import Ensemble
 from vitrail.utils.errors import VitrailError
@@ -150,7 +150,7 @@ class Generator:
     def grid(
         self, path: str | Path, n: int = 64, label: int | str | Sequence[int] | None = None, seed: int = 0
     ) -> None:
-        """Write a PNG of n images; with labels, one column per class.
+        """Write a PNG of n images; with labels, each column has one class.
 
         Args:
             path: The file to write.
@@ -167,5 +167,5 @@ class Generator:
             >>> file.exists()
             True
         """
-        columns = len(self.classes) if self.classes and label is None else 0
+        columns = grid_columns(n, len(self.classes)) if self.classes and label is None else 0
         write_grid(Path(path), self.sample(n, label, seed), columns)

@@ -34,3 +34,17 @@ def write_grid(path: Path, images: Tensor, columns: int = 0) -> None:
     out = io.BytesIO()
     png.save(out, "PNG")
     write_atomically(path, out.getvalue())
+
+
+def grid_columns(n: int, classes: int) -> int:
+    """Return the columns of a grid of n images of all classes in turn, so that each column has one class.
+
+    Few classes are repeated up to ten columns, or eight or nine if no row is then incomplete.
+
+    Examples:
+        >>> grid_columns(30, 2), grid_columns(64, 2), grid_columns(4, 2), grid_columns(30, 20)
+        (10, 8, 4, 20)
+    """
+    wide = [k * classes for k in range(10 // classes, 0, -1)] or [classes]
+    full = [columns for columns in wide if columns >= 8 and n % columns == 0]
+    return min((full or wide)[0], -(-n // classes) * classes)

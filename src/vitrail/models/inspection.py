@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,9 +16,9 @@ from vitrail.models.generator import Generator
 from vitrail.models.kinds import MODEL_KINDS
 from vitrail.models.model_file import MODEL, load_any
 from vitrail.utils import state as store
+from vitrail.utils.console import Console, print_table
 from vitrail.utils.errors import Malformed, printable
 from vitrail.utils.quantities import size
-from vitrail.utils.terminal import print_table
 
 LABELS = {
     "vitrail": "vitrail version",

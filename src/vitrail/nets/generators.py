@@ -22,7 +22,7 @@ _SUMMARIES = {
     "resnet": "the PRISM paper's residual network, 512 to 64 channels at 32x32, 1024 to 64 at 64x64",
     "sngan": "SNGAN's residual network (Miyato et al. 2018), 256 channels throughout",
     "dcgan": "DCGAN's transposed convolutions, 512 to 128 channels at 32x32, 1024 to 128 at 64x64",
-    "conditional": "residual, 128 to 32 channels, BatchNorm with a gain and an offset per class: for trained weights",
+    "smooth": "residual, 128 to 16 channels at 32x32, affine BatchNorm, bilinear upsampling: for trained weights",
 }
 
 GENERATORS: Registry[Callable[[Shape, int, float], nn.Module]] = Registry(
@@ -124,11 +124,13 @@ def num_doublings(size: int) -> int:
 class Block(nn.Module):
     """Residual up-block: BN, ReLU, nearest x2, conv3x3, BN, ReLU, conv3x3, plus a bypass of conv1x1 and nearest x2."""
 
+    affine = False  # of BatchNorm
+
     def __init__(self, inside: int, outside: int) -> None:
         super().__init__()
-        self.bn1 = nn.BatchNorm2d(inside, affine=False)
+        self.bn1 = nn.BatchNorm2d(inside, affine=self.affine)
         self.conv1 = nn.Conv2d(inside, outside, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside, affine=False)
+        self.bn2 = nn.BatchNorm2d(outside, affine=self.affine)
         self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
         self.bypass = nn.Conv2d(inside, outside, 1, bias=False)
 
@@ -139,20 +141,40 @@ class Block(nn.Module):
         return out
 
 
+class SmoothBlock(Block):
+    """Block for trained weights: affine BatchNorm, and bilinear upsampling after the first convolution."""
+
+    affine = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv2(F.relu(self.bn2(upsample_bilinear(self.conv1(F.relu(self.bn1(x)))))))
+        out: Tensor = upsample_bilinear(self.bypass(x)).add_(h)
+        return out
+
+
 def upsample_nearest(x: Tensor) -> Tensor:
     """Upsample by nearest neighbour x2."""
     return F.interpolate(x, scale_factor=2.0)
 
 
-class ResNet(nn.Module):
-    """PRISM's generator (its Table 4), without biases or affine BatchNorm; a label joins the noise as one-hot."""
+def upsample_bilinear(x: Tensor) -> Tensor:
+    """Upsample bilinearly x2, which leaves no blocks of equal pixels."""
+    return F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
 
-    def __init__(self, shape: Shape, classes: int, z: int, widths: tuple[int, ...]) -> None:
+
+class ResNet(nn.Module):
+    """PRISM's generator (its Table 4), without biases or affine BatchNorm; a label joins the noise as one-hot.
+
+    With `smooth`, it has smooth blocks and affine BatchNorm.
+    """
+
+    def __init__(self, shape: Shape, classes: int, z: int, widths: tuple[int, ...], smooth: bool = False) -> None:
         super().__init__()
         self.z, self.classes, self.shape = z, classes, shape
         self.first = nn.ConvTranspose2d(z + classes, widths[0], 4, bias=False)
-        self.blocks = nn.Sequential(*(Block(a, b) for a, b in pairwise(widths)))
-        self.bn = nn.BatchNorm2d(widths[-1], affine=False)
+        block = SmoothBlock if smooth else Block
+        self.blocks = nn.Sequential(*(block(a, b) for a, b in pairwise(widths)))
+        self.bn = nn.BatchNorm2d(widths[-1], affine=smooth)
         self.last = nn.Conv2d(widths[-1], shape[0], 3, padding=1, bias=False)
 
     def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
@@ -187,68 +209,6 @@ class DcGan(nn.Module):
     def feature_maps(self, side: int) -> list[tuple[int, int]]:  # noqa: ARG002
         """Return (channels, height) of every feature map."""
         return transposed_maps(self)
-
-
-class ClassNorm(nn.Module):
-    """BatchNorm with a gain and an offset per class (Dumoulin et al. 2017); one of each without classes."""
-
-    def __init__(self, channels: int, classes: int) -> None:
-        super().__init__()
-        self.bn = nn.BatchNorm2d(channels, affine=False)
-        self.gain = nn.Parameter(torch.ones(max(classes, 1), channels))
-        self.offset = nn.Parameter(torch.zeros(max(classes, 1), channels))
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        out: Tensor = self.bn(x) * self.gain[y, :, None, None] + self.offset[y, :, None, None]
-        return out
-
-
-class ConditionalBlock(nn.Module):
-    """Residual up-block: norm, ReLU, bilinear x2, conv3x3, norm, ReLU, conv3x3, plus conv1x1 and bilinear x2."""
-
-    def __init__(self, inside: int, outside: int, classes: int) -> None:
-        super().__init__()
-        self.norm1 = ClassNorm(inside, classes)
-        self.conv1 = nn.Conv2d(inside, outside, 3, padding=1, bias=False)
-        self.norm2 = ClassNorm(outside, classes)
-        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
-        self.bypass = nn.Conv2d(inside, outside, 1, bias=False)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = self.conv1(upsample_bilinear(F.relu(self.norm1(x, y))))
-        out: Tensor = upsample_bilinear(self.bypass(x)) + self.conv2(F.relu(self.norm2(h, y)))
-        return out
-
-
-def upsample_bilinear(x: Tensor) -> Tensor:
-    """Upsample bilinearly x2, which leaves no blocks of equal pixels."""
-    return F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
-
-
-class ConditionalResNet(nn.Module):
-    """Residual generator with class-conditional BatchNorm, whose weights are trained; it is not meant for masks."""
-
-    def __init__(self, shape: Shape, classes: int, z: int, widths: tuple[int, ...]) -> None:
-        super().__init__()
-        self.z, self.classes = z, classes
-        self.first = nn.Linear(z + classes, widths[0] * 16, bias=False)
-        self.blocks = nn.ModuleList(ConditionalBlock(a, b, classes) for a, b in pairwise(widths))
-        self.norm = ClassNorm(widths[-1], classes)
-        self.last = nn.Conv2d(widths[-1], shape[0], 3, padding=1)
-
-    def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
-        h = self.first(with_label(z, y, self.classes)).unflatten(1, (-1, 4, 4))
-        h = h.contiguous(memory_format=torch.channels_last)
-        y = y if y is not None and self.classes else torch.zeros(len(z), dtype=torch.int64, device=z.device)
-        for block in self.blocks:
-            h = block(h, y)
-        return torch.tanh(self.last(F.relu(self.norm(h, y))))
-
-    def feature_maps(self, side: int) -> list[tuple[int, int]]:
-        """Return (channels, height) of the largest feature maps."""
-        blocks: Any = self.blocks
-        maps = [(max(b.conv1.in_channels, b.conv1.out_channels), 8 << i) for i, b in enumerate(blocks)]
-        return [*maps, (self.last.out_channels, side)]
 
 
 def transposed_maps(net: nn.Module) -> list[tuple[int, int]]:
@@ -292,17 +252,17 @@ def dcgan(shape: Shape, classes: int, width: float) -> DcGan:
     return DcGan(shape, classes, 100, _scaled((128 << i for i in range(num_doublings(shape[1]) - 1, -1, -1)), width))
 
 
-_CONDITIONAL = (256, 192, 128, 64, 48, 32)  # widths from 4x4 on, the last at the size of the image
+_SMOOTH = (192, 160, 128, 64, 48, 16)  # widths from 4x4 on, the last at the size of the image
 
 
-def conditional(shape: Shape, classes: int, width: float) -> ConditionalResNet:
-    """Build a residual network with class-conditional BatchNorm."""
-    widths = _scaled(_CONDITIONAL[-num_doublings(shape[1]) - 1 :], width)
-    return ConditionalResNet(shape, classes, 64, widths)
+def smooth(shape: Shape, classes: int, width: float) -> ResNet:
+    """Build a residual network for trained weights."""
+    widths = _scaled(_SMOOTH[-num_doublings(shape[1]) - 1 :], width)
+    return ResNet(shape, classes, 64, widths, smooth=True)
 
 
 def _scaled(widths: Iterable[int], width: float) -> tuple[int, ...]:
     return tuple(max(4, round(w * width)) for w in widths)
 
 
-_BUILTIN = (small, resnet, sngan, dcgan, conditional)
+_BUILTIN = (small, resnet, sngan, dcgan, smooth)

@@ -96,7 +96,7 @@ class Budget:
         """Return the total ε after one more answer."""
         if mechanism is None or mechanism.assumed:
             why = "adds no noise" if mechanism is None else "rests on an assumption"
-            raise VitrailError(f"its budget of ε = {self.epsilon:g} allows no answer to a run that {why}")
+            raise VitrailError(f"its budget of ε = {self.epsilon:g} allows no reply to a run that {why}")
         others = {(e["unit"], e["adjacency"]) for e in spent} - {(mechanism.unit, mechanism.adjacency)}
         if others:
             unit, adjacency = min(others)
@@ -110,7 +110,7 @@ class Budget:
             used = epsilon(before, self.delta)
             raise Refused(
                 f"its budget of ε = {self.epsilon:g} at δ = {self.delta:g} for {self.name!r} is spent up to "
-                f"{used:.3g}, and this answer would make it {total:.3g}; {self._instead(mechanism, before)}",
+                f"{used:.3g}, and this reply would make it {total:.3g}; {self._instead(mechanism, before)}",
                 USED_UP,
             )
         return total
@@ -119,14 +119,14 @@ class Budget:
         """Return what would be allowed, in words."""
         if not before:
             allowed = answers_within(mechanism.noise, self.epsilon, self.delta)
-            return f"with this noise it allows {allowed} answers: use a smaller epsilon or fewer rounds"
+            return f"with this noise it allows {allowed} replies: use a smaller epsilon or fewer rounds"
         low, high = 0.0, self.epsilon
         for _ in range(8):  # to half a per cent of the budget
             middle = (low + high) / 2
             one = Noise(multiplier_for(lambda m: [(Noise(m), 1)], middle, self.delta))
             fits = epsilon([*before, (one, 1)], self.delta) <= self.epsilon
             low, high = (middle, high) if fits else (low, middle)
-        left = f"one answer of ε = {low:.2g} would still fit" if low else "no further answer fits"
+        left = f"one reply of ε = {low:.2g} would still fit" if low else "no further reply fits"
         return f"{left}: use a smaller epsilon, or let its owner raise the budget"
 
 

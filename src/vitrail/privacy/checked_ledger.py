@@ -47,11 +47,12 @@ class Checked:
         """What a ledger that passes all checks proves, and what it does not."""
         again = "ε follows from the noise and rounds that it records" if self.recomputed else "ε was not recomputed"
         if "" in signers(self.entries):
-            return f"that its entries fit together; {again}. Not who wrote it, nor when, nor what ran."
+            return f"that its entries fit together; {again}. It does not prove who wrote it, nor when, nor what ran."
         model = ", and that the weights of the model are those they name" if self.compared else ""
+        noise = "that the code which ran adds this noise, nor " if "mechanism" in self.entries[0] else ""
         return (
-            f"that the holder of the key signed these entries in this order{model}; {again}. Not that the code which "
-            "ran adds this noise, nor whose key it is: compare it with one that you know (--key)."
+            f"that the holder of the key signed these entries in this order{model}; {again}. It does not prove {noise}"
+            "whose key it is: compare it with one that you know (--key)."
         )
 
     def check_key(self, key: str) -> None:
@@ -161,7 +162,7 @@ def _check_claim(entry: Entry, entries: Sequence[Entry]) -> None:
     spent, recorded = read_spent(entry["spent"]), released(entries)
     noise, answers = recorded[-1]
     if entry is not first and spent != recorded:
-        raise Malformed(f"its closing entry counts {spent[-1][1]} answers; its rounds and opening entry give {answers}")
+        raise Malformed(f"its closing entry counts {spent[-1][1]} replies; its rounds and opening entry give {answers}")
     if entry["private"] and not first["private"]:
         raise Malformed("its closing entry claims to be private and its opening entry does not")
     eps = epsilon(spent, float(entry["delta"]))
@@ -201,4 +202,4 @@ def _check_answers(entry: Entry, entries: Sequence[Entry]) -> None:
         raise Malformed(f"the statement of {client} is of another client or run")
     requests = requests_by_client(entries, [client])[client]
     if facts["answers"] > requests:
-        raise Malformed(f"{client} states {facts['answers']} answers; the ledger records {requests} requests to it")
+        raise Malformed(f"{client} states {facts['answers']} replies; the ledger records {requests} requests to it")

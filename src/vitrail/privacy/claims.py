@@ -141,7 +141,7 @@ def _composition(mechanism: Mechanism, releases: int) -> str:
     if mechanism.once:
         return "one release per client; everything later is computed from it"
     steps = f" of {mechanism.noise.steps} steps each" if mechanism.noise.steps > 1 else ""
-    many = f"{releases} answers of one client in sequence" if releases != 1 else "one answer of a client"
+    many = f"{releases} replies of one client in sequence" if releases != 1 else "one reply of a client"
     return many + steps
 
 

@@ -118,17 +118,17 @@ class Policy:
             yield "accept", not named, f"its mechanism is {name}, which accept does not name"
             if self.least_unit == "client":
                 yield "unit", m.unit != "client", f"{m.name} protects one {m.unit}, not a client's whole data"
-        answers = "one answer" if planned == 1 else f"{planned} answers"
-        yield "answers", releases > planned, f"it already received the {answers} that it planned for one client"
+        replies = "one reply" if planned == 1 else f"{planned} replies"
+        yield "replies", releases > planned, f"it already received the {replies} that it planned for one client"
         if m is not None:
-            yield "epsilon", *self._cost(m, planned, answers)
+            yield "epsilon", *self._cost(m, planned, replies)
 
-    def _cost(self, mechanism: Mechanism, planned: int, answers: str) -> tuple[bool, str]:
+    def _cost(self, mechanism: Mechanism, planned: int, replies: str) -> tuple[bool, str]:
         """Return whether a run costs more than the limit, by the noise that counts, and the cost in words."""
         counted = self.counted(mechanism)
         eps = epsilon([(counted.noise, planned)], self.max_delta)
         cost = f"{eps:.4g}" if math.isfinite(eps) else "infinite"
-        problem = f"{mechanism.name} over {answers} costs ε = {cost} at δ = {self.max_delta:g}"
+        problem = f"{mechanism.name} over {replies} costs ε = {cost} at δ = {self.max_delta:g}"
         if counted != mechanism:
             problem += " by this node's own noise; noise of other parties counts only where accept names "
             problem += policy_name(counted)

@@ -72,7 +72,7 @@ def read_statement(raw: bytes, client: str, run: str, key: bytes | None, request
     if (facts["client"], facts["run"]) != (client, run) or key is None or entry["node_key"] != key.hex():
         raise Malformed("its statement is of another client, run or key")
     if facts["answers"] > requests:
-        raise Malformed(f"it states {facts['answers']} answers and had {requests} requests")
+        raise Malformed(f"it states {facts['answers']} replies and had {requests} requests")
     return entry
 
 

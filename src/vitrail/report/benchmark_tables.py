@@ -6,10 +6,12 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from statistics import mean, stdev
+from typing import Any
 
-from vitrail.experiment.benchmark import PRESETS, PublishedResult, Result, run_name
+from vitrail.experiment.benchmark import PRESETS, PublishedResult, Result
+from vitrail.metrics.downstream import num_set_aside
 from vitrail.report.table import Table
-from vitrail.utils.quantities import number, size
+from vitrail.utils.quantities import number, size, whole
 
 COSTS: dict[str, Callable[[Result], float | None]] = {
     "up per client": lambda r: r.bytes_up,
@@ -37,14 +39,11 @@ def benchmark_table(
     ours = [f"{name}{'*' * any(r.public for r in found)} (here)"]
     for e in epsilons:
         here = [r for r in found if r.epsilon == e]
-        where = "no noise" if e is None else f"ε = {e:g}"
-        if here[0].bytes_up is None:
-            where = "given images"
         for measure in ("accuracy", "fid"):
             values = [100 * v if measure == "accuracy" else v for v in _values(here, measure)]
             published = [getattr(o, measure).get(data, {}).get(f"{e:g}" if e is not None else "") for o in others]
             if values or any(published):
-                columns.append(f"{'accuracy %' if measure == 'accuracy' else 'FID'}, {where}")
+                columns.append(f"{'accuracy %' if measure == 'accuracy' else 'FID'}, {here[0].title}")
                 for row, value in zip(rows, published, strict=True):
                     row.append("" if value is None else f"{value:g}")
                 ours.append(spread(values, 1))
@@ -55,7 +54,7 @@ def benchmark_table(
             columns.append(title)
             for row in shown:
                 row.append("")
-            ours.append(f"{mean(values) / 60:.0f}" if title == "CPU minutes" else size(round(mean(values))))
+            ours.append(whole(mean(values) / 60) if title == "CPU minutes" else size(round(mean(values))))
     return Table(f"Benchmark on {data}", columns, [*shown, ours], _note(found, source if shown else "", preset))
 
 
@@ -64,23 +63,25 @@ def detail_table(found: Sequence[Result]) -> Table:
     epsilons = list(dict.fromkeys(r.epsilon for r in found))
     names = list(dict.fromkeys(m.name for r in found for m in r.measures))
     rows = [[n, *(spread(_values([r for r in found if r.epsilon == e], n), 3) for e in epsilons)] for n in names]
-    titles = ["no noise" if e is None else f"ε = {e:g}" for e in epsilons]
+    titles = dict.fromkeys(r.title for r in found)
     return Table("All measures", ["measure", *titles], rows)
 
 
 def benchmark_csv(found: Sequence[Result]) -> str:
-    """Return every measure of every model, one per line."""
+    """Return every measure of every model, one per line; columns without a value are left out."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["run", "epsilon", "seed", "measure", "by", "value", "low", "high", "n_real", "n_fake", "note"])
+    titles = ["run", "epsilon", "seed", "measure", "by", "value", "low", "high", "n_real", "n_fake", "note"]
+    rows: list[list[Any]] = []
     for r in found:
-        head = [run_name(r.epsilon, r.seed), "" if r.epsilon is None else r.epsilon, r.seed]
+        head = [r.name, "" if r.epsilon is None else r.epsilon, "" if r.given else r.seed]
         for m in r.measures:
-            writer.writerow([*head, m.name, m.extractor, m.value, m.low, m.high, m.n_real, m.n_fake, m.note])
+            rows.append([*head, m.name, m.extractor, m.value, m.low, m.high, m.n_real, m.n_fake, m.note])
         for title, cost in COSTS.items():
-            value = cost(r)
             unit = "seconds" if title == "CPU minutes" else "bytes"
-            writer.writerow([*head, title.replace("minutes", "time"), unit, value, "", "", "", "", ""])
+            if (value := cost(r)) is not None:
+                rows.append([*head, title.replace("minutes", "time"), unit, value, "", "", "", "", ""])
+    used = [i for i in range(len(titles)) if any(row[i] != "" for row in rows)]
+    csv.writer(out, lineterminator="\n").writerows([row[i] for i in used] for row in (titles, *rows))
     return out.getvalue()
 
 
@@ -105,10 +106,11 @@ def _note(found: Sequence[Result], source: str, preset: str) -> str:
     tests = max(m.n_real for m in chosen if m.name == "accuracy")
     steps = ", ".join(f"{name} {n:,} steps" for name, n in p.steps.items())
     seeds = len({r.seed for r in found})
-    made = max(m.n_fake for m in chosen)
+    made = max(m.n_fake for m in chosen if m.name == "accuracy")
+    aside = num_set_aside(made)
     parts = [
-        f"Accuracy on {tests:,} real test images of a classifier trained on {made:,} generated ones ({steps}), chosen "
-        "by a tenth of the generated images."
+        f"Accuracy on {tests:,} real test images of a classifier trained on {made - aside:,} of {made:,} generated "
+        f"images ({steps}); the other {aside:,} chose it."
     ]
     if fid := [m for m in chosen if m.name == "fid"]:
         parts.append(f"FID against the training set, n = {number(fid[0].n_fake)} of each.")

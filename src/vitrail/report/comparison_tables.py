@@ -17,7 +17,7 @@ from vitrail.metrics.measure import Measure
 from vitrail.privacy.ledger import read as read_ledger
 from vitrail.report.evaluation import ARROWS, with_interval
 from vitrail.report.table import Table
-from vitrail.utils.quantities import number, size
+from vitrail.utils.quantities import number, size, whole
 
 Key = tuple[str, str]  # a measure and the network it was taken with
 HIDDEN = ("kid", "precision", "recall", "density", "coverage", "linear-probe")  # in the CSV, or there were no room
@@ -79,8 +79,9 @@ def by_clients(found: Sequence[Entry]) -> Table | None:
 def notes(found: Sequence[Entry], how: EvalConfig) -> str:
     """Return which settings were the same, which differed, and how models were measured."""
     differ = differing(found)
-    first = to_dict(found[0].settings)
-    same = ", ".join(f"{n}={first[n]}" for n in ("method", *SAME) if n in first and n not in differ)
+    trees = [to_dict(e.settings) for e in found]
+    named = dict.fromkeys(("method", *SAME, *(n for e in found for n in sorted(e.settings.model_fields_set))))
+    same = ", ".join(f"{n}={trees[0][n]}" for n in named if all(n in t for t in trees) and n not in differ)
     parts = [f"The same in all runs: {same}."] if same else []
     if differ:
         parts.append(f"Different: {', '.join(differ)}.")
@@ -197,5 +198,5 @@ def _costs(e: Entry, how: EvalConfig) -> list[str]:
         size(up),
         size(down),
         size(mean(model)),
-        f"{mean(map(_seconds, e.runs)):.0f}",
+        whole(mean(map(_seconds, e.runs))),
     ]

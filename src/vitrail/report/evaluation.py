@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
@@ -19,9 +18,9 @@ from vitrail.experiment.evaluate import FAMILIES, MEAN, MEAN_BOUNDS, by_client
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.results_io import Column
 from vitrail.report.table import Table
+from vitrail.utils.console import Console, print_table
 from vitrail.utils.errors import printable
 from vitrail.utils.quantities import number
-from vitrail.utils.terminal import print_table
 
 T = TypeVar("T")
 
@@ -126,7 +125,7 @@ def print_measures(columns: Sequence[Column], console: Console) -> None:
         m = rows[0]
         if m.extractor != network:
             network = m.extractor
-            table.add_row(f"[dim]by {network}[/dim]")
+            table.add_row(f"[dim]by {escape(printable(network))}[/dim]" if network else "")
         table.add_row(
             f"{escape(printable(m.name))} {ARROWS[m.better]}", *map(with_interval, rows), f"{m.n_real:,}/{m.n_fake:,}"
         )

@@ -33,7 +33,7 @@ def write_report(
     """Write a self-contained HTML page about runs.
 
     Args:
-        folders: Folders of runs; several are compared.
+        folders: Folders of runs; several are compared. None: the page has only the tables.
         out: The HTML file to write.
         title: Title of the page; by default the name of the run.
         tables: Tables to show first.
@@ -41,11 +41,11 @@ def write_report(
             for a page that leaves the machine.
 
     Raises:
-        VitrailError: If a folder is not that of a run, or the file cannot be written.
+        VitrailError: If a folder is not that of a run, there is nothing to show, or the file cannot be written.
     """
     from vitrail.utils.atomic import write_atomically
 
-    runs = read_runs([Path(folder) for folder in folders], _MAX_GRIDS, private)
+    runs = read_runs([Path(folder) for folder in folders], _MAX_GRIDS, private) if folders or not tables else []
     write_atomically(Path(out), _render(runs, title, tables).encode())
 
 

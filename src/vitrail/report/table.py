@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_NUMBER = r"[-+±]?\d[\d.,]*(e[-+]\d+)?"
+_NUMBER = r"[-+±<]?\d[\d.,]*(e[-+]\d+)?"
 _FIGURE = re.compile(rf"{_NUMBER}( (B|kB|MB|GB|TB|s|min|h|%|×|±|to|of|round|\(|\)|{_NUMBER}))*")
 
 
@@ -37,7 +37,7 @@ class Table:
 def _is_figure(cell: str) -> bool:
     """Return whether a cell is a number, with an optional unit, interval or remark in brackets.
 
-    >>> _is_figure("12.3 (11 to 13.6)"), _is_figure("2 min 45 s"), _is_figure("5,000 generated, 1,000 real")
+    >>> _is_figure("12.3 (11 to 13.6)"), _is_figure("<1"), _is_figure("5,000 generated, 1,000 real")
     (True, True, False)
     """
     return bool(_FIGURE.fullmatch(cell.replace("(", "( ").replace(")", " )")))

@@ -93,5 +93,5 @@ def _distance(run: Facts) -> Tile:
 
 def summary(run: Facts) -> str:
     """Return one line that describes a run."""
-    rounds = plural(len(run.rounds), "round")
-    return f"{run.setting('method', 'a run')} on {run.data}, {run.setting('clients', '?')} clients, {rounds}"
+    rounds, clients = plural(len(run.rounds), "round"), run.setting("clients", "?")
+    return f"{run.setting('method', 'a run')} on {run.data}, {clients} client{'s' * (clients != '1')}, {rounds}"

@@ -7,12 +7,28 @@ import logging
 import traceback
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 
+SIMILAR = 0.6  # similarity from which a known word is suggested for an unknown one
 _LOG = logging.getLogger("vitrail")
 
 
 class VitrailError(Exception):
     """Base of all errors that a user can fix: the text has what was given, what was expected and what to do."""
+
+
+class MissingFiles(VitrailError):
+    """A file or folder of images that is not where it was named.
+
+    Args:
+        what: What was given and is missing.
+        path: Where it was expected.
+        remedy: What to give.
+    """
+
+    def __init__(self, what: str, path: Path, remedy: str) -> None:
+        looked = "" if path.is_absolute() else f" (looked in {Path.cwd()})"
+        super().__init__(f"{what} {path}{looked}; {remedy}")
 
 
 class Malformed(VitrailError):
@@ -86,10 +102,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     Examples:
         >>> nearest("minst", ["mnist", "svhn"])
         'did you mean mnist?'
-        >>> nearest("x", ["mnist", "svhn"])
+        >>> nearest("gaussian", ["mnist", "svhn"])
         'known are mnist, svhn'
     """
     known = list(known)
     lower = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=SIMILAR)
     return f"did you mean {lower[close[0]]}?" if close else f"known are {', '.join(known)}"

@@ -40,6 +40,15 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
+def whole(value: float) -> str:
+    """Format a duration or count as an integer; a value below one is not shown as none.
+
+    >>> whole(12.4), whole(0.3), whole(0)
+    ('12', '<1', '0')
+    """
+    return "<1" if 0 < value < 1 else f"{value:.0f}"
+
+
 def plural(n: int, noun: str) -> str:
     """Format a count with its noun.
 

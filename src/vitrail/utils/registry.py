@@ -6,6 +6,7 @@ that the classes they register are known to the command line, worker processes a
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from vitrail.utils.errors import VitrailError, nearest
 
 T = TypeVar("T")
+_LOG = logging.getLogger("vitrail")
 PLUGINS = "VITRAIL_PLUGINS"  # environment variable: modules to import, separated by commas
 REGISTRIES: dict[str, Registry[Any]] = {}  # every registry by its entry point group
 _imported: set[str] = set()
@@ -263,6 +265,7 @@ def _import_plugins() -> None:
     _imported.update(modules)  # all of them first: a module may use a registry, or import another one, while imported
     for i, module in enumerate(modules):
         _importing.append(module)
+        new, known = module not in sys.modules, len(_from_plugins)
         try:
             import_module(module)
         except Exception as e:
@@ -272,6 +275,10 @@ def _import_plugins() -> None:
             ) from e
         finally:
             _importing.pop()
+        if new and len(_from_plugins) == known:
+            _LOG.warning(
+                "%s: %s registered nothing; name the module that does, or install the package", PLUGINS, module
+            )
 
 
 def added_entries() -> list[tuple[str, str, Any, str]]:

@@ -103,7 +103,7 @@ def test_a_run_continues_with_the_nodes_that_accept_it(sites: Sites):
     assert (first["requested"], first["replied"], first["excluded"]) == (1, 1, {})
     assert "south: refused by the node's policy" in sites.log("flwr")
     own = (keys / "south" / "refusals.log").read_text()
-    assert "owner's policy refuses this run: moments over one answer costs ε = 9.8" in own
+    assert "owner's policy refuses this run: moments over one reply costs ε = 9.8" in own
     assert "ε of at most 1 at δ = 1e-05" in own
     for words in ("costs", "of at most"):
         assert words not in sites.log("flwr"), "why is its owner's affair"

@@ -13,14 +13,14 @@ from vitrail.data.arrays import as_labels
 from vitrail.data.dataset import Dataset, Images
 from vitrail.data.decode import ENDINGS, all_grey, decode_all
 from vitrail.data.read_request import ReadRequest
-from vitrail.utils.errors import VitrailError
+from vitrail.utils.errors import MissingFiles, VitrailError
 
 
 def read(request: ReadRequest) -> Dataset:
     """Read the images under a folder, or under its folders train and test if it has both."""
     root = Path(request.source.argument).expanduser()
     if not root.is_dir():
-        raise VitrailError(f"data={request.source}: there is no folder {root}; give the path of a folder of images")
+        raise MissingFiles(f"data={request.source}: there is no folder", root, "give the path of a folder of images")
     both = (root / "train").is_dir() and (root / "test").is_dir()
     parts = [root / "train", root / "test"] if both else [root]
     files = [image_files(part) for part in parts]

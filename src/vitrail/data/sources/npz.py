@@ -8,7 +8,7 @@ from vitrail.data.arrays import gather
 from vitrail.data.dataset import Dataset
 from vitrail.data.read_request import ReadRequest
 from vitrail.data.sources.npy_files import stored_arrays
-from vitrail.utils.errors import Malformed, VitrailError
+from vitrail.utils.errors import Malformed, MissingFiles
 
 # Names of training images, training labels, test images and test labels. MedMNIST's val_ arrays are not used.
 _CONVENTIONS = (
@@ -22,7 +22,7 @@ def read(request: ReadRequest) -> Dataset:
     """Read the images of an .npz file that follows one of three naming conventions."""
     path = Path(request.source.argument).expanduser()
     if not path.is_file():
-        raise VitrailError(f"data={request.source}: there is no file {path}; give the path of an .npz file")
+        raise MissingFiles(f"data={request.source}: there is no file", path, "give the path of an .npz file")
     arrays = stored_arrays(path, {name for convention in _CONVENTIONS for name in convention if name})
     names = next((convention for convention in _CONVENTIONS if convention[0] in arrays), None)
     if names is None:

@@ -5,16 +5,14 @@ import shutil
 import pytest
 
 import vitrail
-from tests.privacy.ledgers import DP_SGD, GAN, rechained, unsigned
+from tests.privacy.ledgers import DP_SGD, GAN, unsigned
 from vitrail.experiment.plan import prepare
 from vitrail.experiment.run_ledger import opening_claim
 from vitrail.experiment.settings import resolve
-from vitrail.privacy import dpfedavg, warm_start
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.claims import read_spent
 from vitrail.privacy.ledger import read
 from vitrail.utils import state as store
-from vitrail.utils.keys import Key
 
 pytestmark = pytest.mark.slow
 
@@ -51,31 +49,6 @@ def test_a_private_start_is_composed_with_the_new_run(starts):
     assert both["epsilon"] == pytest.approx(epsilon([*own, *own], both["delta"]), rel=1e-6)
     assert alone["epsilon"] < both["epsilon"] < 2 * alone["epsilon"]
     assert "together with the run that it started from; by itself 1" in both["says"]
-
-
-def test_a_start_whose_ledger_has_the_words_of_an_earlier_version_is_composed(starts, tmp_path):
-    """Trust assumptions are compared as text; ledgers from before version 0.2.0 use other words for the same."""
-    copy = tmp_path / "earlier"
-    shutil.copytree(starts / "examples", copy)
-    (copy / "model.safetensors").unlink()
-
-    def old_words(entry):
-        if entry["kind"] == "opening":
-            assert entry["trust"].endswith("no one: the noise is added on the client")
-            entry["trust"] = entry["trust"].replace("no one: ", "nobody: ")
-        if "says" in entry:
-            entry["says"] = entry["says"].replace("one image", "one picture")
-
-    rechained(copy / "ledger.json", old_words, key=lambda: Key(bytes(32)))
-    assert claimed(copy, seed=1)["private"] is True
-
-
-def test_trust_in_the_words_of_an_earlier_version_is_recognised():
-    earlier = (
-        "the server, which sees each client's update, to add the noise and to keep the sum to itself; all clients to "
-        "scale theirs"
-    )
-    assert warm_start._current(earlier) == dpfedavg.mechanism(1.0, "D", secure=False).trust
 
 
 def test_a_start_with_noise_from_the_same_seed_is_not_composed(starts, tmp_path):

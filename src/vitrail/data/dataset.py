@@ -38,11 +38,11 @@ class Images:
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def take(self, indices: NDArray[np.int64]) -> Images:
+    def take(self, indices: NDArray[np.int64] | slice) -> Images:
         """Return the images at these positions, in this order.
 
         Args:
-            indices: Positions of shape (m,).
+            indices: Positions of shape (m,), or a slice, which copies nothing.
 
         Returns:
             m images, with their labels and other columns.

@@ -5,18 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitrail.data.progress import show_progress
+from vitrail.data.read_request import ReadRequest
 from vitrail.data.resize import fit
 from vitrail.utils.errors import Malformed, VitrailError
-
-if TYPE_CHECKING:
-    from vitrail.data.read_request import ReadRequest
 
 File = tuple[str | IO[bytes], str]  # path or stream, and the name of the file in error messages
 # Accepted formats and file names; some of PIL's other formats run external programs or are not images.
@@ -113,8 +111,7 @@ def decode(file: str | IO[bytes], grey: bool, size: int, name: str) -> NDArray[n
         Malformed: If the file cannot be decoded or has too many pixels.
     """
     with open_image(file, name) as image:
-        fitted: NDArray[np.uint8] = fit(planes(image, grey, name)[None], size)[0]
-        return fitted
+        return fit(planes(image, grey, name)[None], size)[0]
 
 
 def decode_all(files: Iterable[File], n: int, grey: bool, what: str, request: ReadRequest) -> NDArray[np.uint8]:

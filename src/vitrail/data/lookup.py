@@ -18,13 +18,7 @@ ASSETS = "VITRAIL_ASSETS"
 
 
 def find(
-    source: str,
-    name: str,
-    home: Path,
-    progress: Progress | None = None,
-    *,
-    packed_in: str = "",
-    hint: str = "",
+    source: str, name: str, home: Path, progress: Progress | None = None, *, packed_in: str = "", hint: str = ""
 ) -> Path:
     """Return the path of an official file; download (and unpack) it if it is missing.
 

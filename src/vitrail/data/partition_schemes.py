@@ -37,14 +37,13 @@ def dirichlet(request: PartitionRequest) -> list[Indices]:
     order = request.rng.permutation(len(request.pool))
     draw = np.random.default_rng(_seed(request.rng))
     alpha = np.full(request.clients, request.spec.number)
-    found: list[list[Indices]] = [[] for _ in range(request.clients)]
+    by_label = []
     for label in np.unique(kind):
         images = request.pool[order[kind[order] == label]]
         ends = np.cumsum(draw.dirichlet(alpha)) * (2 * len(images))
         cuts = (ends.astype(int)[:-1] + 1) // 2  # to the nearest image: a client with a tiny proportion gets none
-        for client, part in zip(found, np.split(images, cuts), strict=True):
-            client.append(part)
-    return [np.concatenate(parts) for parts in found]
+        by_label.append(np.split(images, cuts))
+    return [np.concatenate(parts) for parts in zip(*by_label, strict=True)]
 
 
 def _seed(rng: np.random.Generator) -> int:

@@ -52,13 +52,16 @@ def fit(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def _resize_rows(pixels: NDArray[np.uint8], K: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Multiply each row by the weights, at most `BUDGET` bytes at once; the sums are exact in any order."""
+    """Multiply each row by the weights and round to bytes, at most `BUDGET` bytes at once."""
     size, short = K.shape
     rows = pixels.reshape(-1, short)
     out = np.empty((len(rows), size), np.uint8)
     step = max(1, BUDGET // (8 * (short + size)))
     for i in range(0, len(rows), step):
-        out[i : i + step] = _rounded(rows[i : i + step] @ K.T)
+        sums = rows[i : i + step] @ K.T  # integers far below 2^53, so they are exact
+        sums += 2 ** (BITS - 1)
+        sums /= 2**BITS
+        out[i : i + step] = np.floor(sums, out=sums).clip(0, 255, out=sums)
     return out.reshape(*pixels.shape[:-1], size)
 
 
@@ -71,12 +74,4 @@ def _weights(before: int, after: int) -> NDArray[np.float64]:
     last = np.minimum(np.floor(centres + wide + 0.5), before)[:, None]
     x = np.arange(before)
     w = np.maximum(1 - np.abs(x - centres[:, None] + 0.5) / wide, 0) * ((x >= first) & (x < last))
-    found: NDArray[np.float64] = np.floor(w / w.sum(1, keepdims=True) * 2**BITS + 0.5)
-    return found
-
-
-def _rounded(sums: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Round to bytes; the sums are integers far below 2^53, so they are exact."""
-    sums += 2 ** (BITS - 1)
-    sums /= 2**BITS
-    return np.floor(sums, out=sums).clip(0, 255, out=sums).astype(np.uint8)
+    return np.floor(w / w.sum(1, keepdims=True) * 2**BITS + 0.5)

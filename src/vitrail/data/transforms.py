@@ -64,9 +64,7 @@ Examples:
 """
 
 DOMAINS: dict[str, tuple[str, ...]] = {
-    "mnist8": (
-        "zoom-in", "zoom-out", "invert", "blur", "flip-horizontal", "flip-vertical", "rotate", "brightness",
-    ),
+    "mnist8": ("zoom-in", "zoom-out", "invert", "blur", "flip-horizontal", "flip-vertical", "rotate", "brightness"),
     "cifar": (
         "zoom-in", "invert", "blur", "grayscale", "flip-vertical", "brightness", "perspective", "solarize",
         "colour-1", "colour-2",

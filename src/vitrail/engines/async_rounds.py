@@ -111,8 +111,7 @@ class AsyncRounds:
         while True:
             if self.ready:
                 client, t, full = self.ready.popleft()
-                now = replace(self.fed, round=t)
-                builder = RequestBuilder(self.method, now.server, now, self.run, self.rounds[t].result)
+                builder = RequestBuilder(self.method, replace(self.fed, round=t), self.run, self.rounds[t].result)
                 ((_, request),) = builder.requests([client], full)
                 path = self.journal.path(client, request)
                 if (stored := self.journal.read(path)) is not None:
@@ -137,7 +136,7 @@ class AsyncRounds:
         """Finish rounds that have all replies, in order."""
         while (t := self.fed.round) in self.rounds and not self.waiting[t]:
             rng = self.rng.child("server", t)
-            self.fed, result = self.rounds.pop(t).finish(self.fed, self.fed.server, rng, self.quorum)
+            self.fed, result = self.rounds.pop(t).finish(self.fed, rng, self.quorum)
             if result.void:  # the caller may want to stop
                 self.until = self.next_start
             yield result, self.fed if self.fed.round == self.until else None

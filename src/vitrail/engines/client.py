@@ -12,11 +12,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitrail.data.dataset import Images
 from vitrail.engines.client_store import ClientStore
 from vitrail.engines.replies import encode_parts, reason_part
+from vitrail.engines.signing.server import ClientKeys
 from vitrail.methods.base import Method, ServerMessage
 from vitrail.privacy.budget import Budget
 from vitrail.privacy.mechanism import Mechanism
@@ -28,9 +28,6 @@ from vitrail.utils.paths import data_home
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 from vitrail.wire.message import NO_BASE, Header, Kind, Message, Part, decode, digest, encode
-
-if TYPE_CHECKING:
-    from vitrail.engines.signing.server import ClientKeys
 
 UNCOMPUTED = "its reply could not be computed; see its own log"  # all that the server is sent in deployment
 
@@ -116,8 +113,7 @@ class Client:
         answered, unfinished = this_round["answered"], this_round.get("begun")
         for earlier in answered:
             if earlier["asked"] == request:
-                reply: bytes = earlier["reply"]
-                return reply
+                return earlier["reply"]
         mark = {"exchange": h.exchange, "asked": request}
         again = unfinished == mark  # killed before its reply was stored, so no reply was sent
         last = max((one["exchange"] for one in (*answered, unfinished) if one), default=-1)

@@ -80,8 +80,7 @@ class Federation:
 
     def tree(self) -> State:
         """Return the federation as a state tree that can be saved."""
-        known, counted = sorted(self.known), dict(sorted(self.counted.items()))
-        return {"round": self.round, "server": self.server, "known": known, "relays": self.relays, "counted": counted}
+        return {**vars(self), "known": sorted(self.known), "counted": dict(sorted(self.counted.items()))}
 
     def undelivered(self, new: list[Relay], replied: Collection[str]) -> list[Relay]:
         """Return new relays, and old ones whose recipient has not replied and that no new one replaces."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class CheckedPart:
     array: Array
 
 
+CheckedReply = tuple[CheckedPart, ...]
 _DECODE_LATER: Array = np.empty(0)  # placeholder for an array that is decoded again when it is needed
 
 
@@ -75,7 +77,9 @@ def read_reply(
     declared: Mapping[str, PartSpec],
     server: State,
     exchange: int = 0,
-) -> tuple[CheckedPart, ...] | Kind | Failure:
+    *,
+    full: bool = True,
+) -> CheckedReply | Literal[Kind.NEED_FULL] | Failure:
     """Decode and check a reply.
 
     Args:
@@ -86,10 +90,10 @@ def read_reply(
         declared: The parts that the reply must have.
         server: State of the server, for parts that are coded relative to it.
         exchange: Number of the exchange within the round.
+        full: Whether the request had the full state, so that the client may not request it again.
 
     Returns:
-        The checked parts; the kind of a message that is not a reply, such as `Kind.NEED_FULL`; or the reason why the
-        client is excluded.
+        The checked parts; NEED_FULL if the client must be sent the full state; or the reason why it is excluded.
     """
     if isinstance(answer, Failure):
         return answer
@@ -102,8 +106,8 @@ def read_reply(
             return Failure(_reason(message.parts))
         if (h.round, h.exchange) != (t, exchange) or h.kind is Kind.REQUEST:
             raise Malformed(f"answers round {h.round}.{h.exchange}, not {t}.{exchange}")
-        if h.kind is not Kind.REPLY:
-            return h.kind
+        if h.kind is Kind.NEED_FULL:
+            return Failure("requested the full state although it was just sent") if full else Kind.NEED_FULL
         checked = tuple(CheckedPart(part, _check(part, declared, server)) for part in message.parts)
         missing = {n for n, d in declared.items() if d.how != "relay"} - {p.name for p in message.parts}
         if missing:
@@ -158,9 +162,9 @@ class OrderedReplies:
     def __init__(self, order: Iterable[str], declared: Mapping[str, PartSpec]) -> None:
         self.order = list(order)
         self.names = {name for name, d in declared.items() if d.how == "each"}
-        self.waiting: dict[str, tuple[CheckedPart, ...] | None] = {}
+        self.waiting: dict[str, CheckedReply | None] = {}
 
-    def put(self, client: str, reply: tuple[CheckedPart, ...] | None) -> Iterator[tuple[str, tuple[CheckedPart, ...]]]:
+    def put(self, client: str, reply: CheckedReply | None) -> Iterator[tuple[str, CheckedReply]]:
         """Add one client's reply, or None for a failure; yield the replies that are next in order."""
         if not self.names:
             if reply is not None:

@@ -10,7 +10,6 @@ import numpy as np
 from vitrail.engines.federation import Federation, RoundResult, as_part
 from vitrail.methods.base import Method
 from vitrail.methods.messages import LAST_COUNTED
-from vitrail.utils.state import State
 from vitrail.wire.codecs import Array
 from vitrail.wire.message import Header, Kind, Message, Part, encode, make_part
 
@@ -20,8 +19,8 @@ ExtraParts = Callable[[str], Sequence[Part]]
 class RequestBuilder:
     """Encodes requests one at a time; an array that many clients get is encoded once."""
 
-    def __init__(self, method: Method, server: State, fed: Federation, run: bytes, result: RoundResult) -> None:
-        self.method, self.server, self.fed, self.run, self.result = method, server, fed, run, result
+    def __init__(self, method: Method, fed: Federation, run: bytes, result: RoundResult) -> None:
+        self.method, self.fed, self.run, self.result = method, fed, run, result
         self.encoded: dict[tuple[str, str, int], tuple[Array, Part]] = {}
 
     def requests(
@@ -40,7 +39,7 @@ class RequestBuilder:
         """
         last: tuple[Message, bytes] | None = None
         for client in clients:
-            out = self.method.broadcast(self.server, client, full or client not in self.fed.known)
+            out = self.method.broadcast(self.fed.server, client, full or client not in self.fed.known)
             parts = [self._part(name, codec, array) for name, (codec, array) in out.parts.items()]
             if self.method.needs_ack and client in self.fed.counted:
                 parts.append(make_part(LAST_COUNTED, "int32", np.array([self.fed.counted[client]])))

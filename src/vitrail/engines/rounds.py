@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from vitrail.engines.federation import Ask, Federation, OnProgress, OnStart, Relay, RoundResult, relays_of
-from vitrail.engines.replies import CheckedPart, Failure, OrderedReplies, read_reply
+from vitrail.engines.replies import CheckedReply, Failure, OrderedReplies, read_reply
 from vitrail.engines.requests import RequestBuilder
 from vitrail.engines.secagg.server import secure_sums
 from vitrail.engines.sums import ReplyNorms, sum_for
@@ -52,10 +53,10 @@ def run_round(
     server, participants = method.start_round(fed.server, clients, rng.child("open"))
     on_start(t, participants)
     current = RoundInProgress(method, run, t, participants)
-    builder = RequestBuilder(method, server, fed, run, current.result)
+    builder = RequestBuilder(method, replace(fed, server=server), run, current.result)
     if method.task.secagg_threshold and participants:
         sums = secure_sums(method, builder, participants, send, on_progress)
-        return current.finish(fed, server, rng, quorum, sums)
+        return current.finish(builder.fed, rng, quorum, sums)
 
     ordered = OrderedReplies(participants, current.declared)
     recipients = fed.known | set(clients)
@@ -73,7 +74,7 @@ def run_round(
                     server = received
                     relays += relays_of(name, (p.part for p in parts), recipients)
             on_progress(current.result)
-    return current.finish(fed, server, rng, quorum, relays=relays)
+    return current.finish(replace(fed, server=server), rng, quorum, relays=relays)
 
 
 class RoundInProgress:
@@ -94,7 +95,7 @@ class RoundInProgress:
 
     def collect(
         self, client: str, answer: bytes | Failure, server: State, *, full: bool
-    ) -> tuple[CheckedPart, ...] | Literal[Kind.NEED_FULL] | None:
+    ) -> CheckedReply | Literal[Kind.NEED_FULL] | None:
         """Check a reply and record it in the result.
 
         Returns:
@@ -102,18 +103,15 @@ class RoundInProgress:
         """
         result = self.result
         result.count_up(client, answer)
-        reply = read_reply(answer, self.run, result.round, client, self.declared, server)
-        if reply is Kind.NEED_FULL and not full:
-            return Kind.NEED_FULL
-        if isinstance(reply, Kind):
-            reply = Failure("requested the full state although it was just sent")
+        reply = read_reply(answer, self.run, result.round, client, self.declared, server, full=full)
         if isinstance(reply, Failure):
             result.excluded[client] = reply.reason
             return None
-        result.replied.append(client)
+        if reply is not Kind.NEED_FULL:
+            result.replied.append(client)
         return reply
 
-    def accept(self, client: str, reply: tuple[CheckedPart, ...], server: State) -> State | None:
+    def accept(self, client: str, reply: CheckedReply, server: State) -> State | None:
         """Put a checked reply into the server's state and the sums.
 
         Returns:
@@ -134,19 +132,12 @@ class RoundInProgress:
         return received
 
     def finish(
-        self,
-        fed: Federation,
-        server: State,
-        rng: Rng,
-        quorum: int,
-        sums: Sums | Failure | None = None,
-        relays: Sequence[Relay] = (),
+        self, fed: Federation, rng: Rng, quorum: int, sums: Sums | Failure | None = None, relays: Sequence[Relay] = ()
     ) -> tuple[Federation, RoundResult]:
         """Finish the round with its sums, or discard it and record why in `result.void`.
 
         Args:
-            fed: The federation before the round.
-            server: The server's state with all replies.
+            fed: The federation before the round, with all replies in the server's state.
             rng: Random stream of the round.
             quorum: Smallest number of replies for which the round is not discarded.
             sums: Sums of secure aggregation, or the reason why there are none; None: the sums of accepted replies.
@@ -160,7 +151,7 @@ class RoundInProgress:
         result.outliers = self.norms.outliers()
         result.replied.sort(key=list(participants).index)
         waiting = fed.undelivered(list(relays), result.replied)
-        after = Federation(fed.round + 1, server, fed.known | set(result.replied), waiting, fed.counted)
+        after = Federation(fed.round + 1, fed.server, fed.known | set(result.replied), waiting, fed.counted)
         if isinstance(sums, Failure):
             result.void = sums.reason
             return after, result
@@ -168,7 +159,7 @@ class RoundInProgress:
             result.void = f"{len(result.replied)} of {len(participants)} clients replied, quorum is {quorum}"
             return after, result
         try:
-            finished = self.method.finish_round(server, sums, rng.child("close"))
+            finished = self.method.finish_round(fed.server, sums, rng.child("close"))
         except Exception as e:  # replies of this round or an earlier one may be more than the method can handle
             result.void = f"the method could not finish the round: {reason_of(e)}"
             return after, result

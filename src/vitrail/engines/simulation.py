@@ -97,7 +97,7 @@ class SimulationEngine:
             return
         with one_thread():
             for client, request in filter(None, requests):
-                failure = self._dropped(client, request)
+                failure = dropped(self.clients.rng, self.dropout, client, request)
                 yield client, failure or self.clients.client(client, self.train).answer(request)
 
     def _ask_workers(self, requests: Iterable[tuple[str, bytes] | None]) -> Iterator[tuple[str, bytes | Failure]]:
@@ -108,7 +108,7 @@ class SimulationEngine:
         idle = list(self.pool)
         while True:
             while idle and (request := retries.popleft() if retries else next(todo, None)):
-                if failure := self._dropped(*request):
+                if failure := dropped(self.clients.rng, self.dropout, *request):
                     yield request[0], failure
                     continue
                 worker = idle.pop()
@@ -128,9 +128,6 @@ class SimulationEngine:
                         continue
                 idle.append(worker)
                 yield job[0], answer
-
-    def _dropped(self, client: str, request: bytes) -> Failure | None:
-        return dropped(self.clients.rng, self.dropout, client, request)
 
 
 def dropped(rng: Rng, probability: float, client: str, request: bytes) -> Failure | None:

@@ -90,8 +90,7 @@ def trimmed_mean(rows: NDArray[np.float64], trim: float) -> NDArray[np.float64]:
     """
     n = len(rows)
     cut = min(math.ceil(trim * n - 1e-9), (n - 1) // 2)
-    mean: NDArray[np.float64] = np.sort(rows, axis=0)[cut : n - cut].mean(axis=0)
-    return mean
+    return np.sort(rows, axis=0)[cut : n - cut].mean(axis=0)
 
 
 class RobustSum:

@@ -417,8 +417,7 @@ def clip_weights(vector: NDArray[Any]) -> NDArray[Any]:
     Weights of ordinary networks are far below it and keep their bits. Values that are not finite stay so: the round is
     discarded.
     """
-    found: NDArray[Any] = np.where(np.isfinite(vector), np.clip(vector, -MAX_WEIGHT, MAX_WEIGHT), vector)
-    return found
+    return np.where(np.isfinite(vector), np.clip(vector, -MAX_WEIGHT, MAX_WEIGHT), vector)
 
 
 def is_sendable(*arrays: NDArray[Any]) -> bool:

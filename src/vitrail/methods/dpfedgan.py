@@ -28,7 +28,7 @@ from vitrail.methods.base import clip_weights, is_sendable, setting
 from vitrail.methods.messages import NUM_CLIENTS, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganDiscriminator, initialise
-from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.nets.flat import from_vector, on_meta, to_vector, vector_size
 from vitrail.privacy import dpfedavg
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.rng import Rng
@@ -134,8 +134,7 @@ class DpFedGan(gan.GeneratorOnServer, PrivateMethod):
         return dpfedavg.mechanism(self.max_update_norm, "the discriminator", bool(self.task.secagg_threshold))
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
-        with torch.device("meta"):
-            size = vector_size(self.discriminator())
+        size = vector_size(on_meta(self.discriminator))
         if self.mechanism:
             return {"discriminator": PartSpec("sum", self.wire_dtype, size, self.max_update_norm)}
         update = PartSpec("sum", self.wire_dtype, size, over=NUM_CLIENTS)

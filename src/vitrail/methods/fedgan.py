@@ -27,7 +27,7 @@ from vitrail.methods import gan
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, clip_weights, setting
 from vitrail.methods.fedgan_mechanisms import MECHANISMS, DpFedAvg, DpSgd
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
-from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.nets.flat import from_vector, on_meta, to_vector, vector_size
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
@@ -130,9 +130,7 @@ class FedGan(gan.PrivateGan):
 
     def average(self, sums: Sums, *_: Any) -> State:
         """w_0 ← Σ_k n_k w_k / Σ_k n_k for D and G; zero total weight gives NaN, and the round is discarded."""
-        n = sums.values["weight"][0]  # Σ_k n_k
-        with np.errstate(divide="ignore", invalid="ignore"):
-            w_0 = {name: (sums.values[name] / n).astype(np.float32) for name in self.uploaded}  # lines 13 and 14
+        w_0 = {name: gan.weighted_mean(sums, name).astype(np.float32) for name in self.uploaded}  # lines 13 and 14
         return {name: clip_weights(vector) for name, vector in w_0.items()}
 
     # -- Lines 15 to 20: clients take back the synchronized networks, at their next request -------------------------
@@ -181,8 +179,7 @@ class FedGan(gan.PrivateGan):
 
     def read_discriminator(self, parts: Mapping[str, Array]) -> NDArray[Any]:
         """Return the weights of D in a reply, for audits."""
-        found: NDArray[Any] = np.asarray(parts["discriminator"]) / parts["weight"][0]
-        return found
+        return np.asarray(parts["discriminator"]) / parts["weight"][0]
 
     def image_loss(self, D: nn.Module, x: Tensor, y: Tensor | None, real: bool) -> Tensor:
         """Return the loss of D on real images, or on fakes, for audits."""
@@ -197,21 +194,16 @@ class FedGan(gan.PrivateGan):
     @property
     def uploaded(self) -> tuple[str, ...]:
         """The networks that clients upload; always the generator, which the run exports."""
-        if self.upload == "both":
-            return NETWORKS
-        return tuple({"generator": 0, **dict.fromkeys(self.synced)})
+        return NETWORKS if self.upload == "both" else tuple(dict.fromkeys(("generator", *self.synced)))
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         self.mechanism  # noqa: B018  calibrates the noise, and refuses settings that cannot be private
-        with torch.device("meta"):
-            nets = self.nets()
-        return self.steps.specs(nets)
+        return self.steps.specs(on_meta(self.nets))
 
     def specs(self, nets: gan.Nets) -> dict[str, PartSpec]:
         """Return the parts of `reply`."""
-        one, weight = PartSpec("sum", "float32", 1), PartSpec("sum", "float32", 1, least=0)
         parts = {n: PartSpec("sum", self.wire_dtype, vector_size(nets[n]), over="weight") for n in self.uploaded}
-        return {**parts, "weight": weight, "metric.loss_g": one, "metric.loss_d": one}
+        return {**parts, "weight": PartSpec("sum", "float32", 1, least=0), **gan.LOSSES}
 
     @property
     def steps(self) -> FedGan | DpSgd | DpFedAvg:

@@ -22,7 +22,7 @@ from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.base import clip_weights
 from vitrail.methods.messages import NUM_CLIENTS, PartSpec, Sums
-from vitrail.nets.flat import from_vector, to_vector, trainable_mask
+from vitrail.nets.flat import from_vector, on_meta, to_vector, trainable_mask
 from vitrail.nets.masked import recalibrate
 from vitrail.privacy import dpfedavg, dpsgd
 from vitrail.privacy.mechanism import Mechanism
@@ -74,8 +74,7 @@ class DpSgd:
     def mechanism(self) -> Mechanism:
         """Return the mechanism at a noise multiplier of 1."""
         run = self.run
-        with torch.device("meta"):
-            dpsgd.check(run.nets()["discriminator"])
+        dpsgd.check(on_meta(run.nets)["discriminator"])
         leaves = f"{' and '.join(run.uploaded)}, trained with noised gradients"
         return dpsgd.mechanism(run.max_grad_norm, run.sample_rate, run.dp_steps, leaves)
 

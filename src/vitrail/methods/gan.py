@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
-from vitrail.methods.base import Model, Task
+from vitrail.methods.base import Model, PartSpec, Sums, Task
 from vitrail.methods.private import PrivateMethod
 from vitrail.nets.dcgan import DcganGenerator
 from vitrail.nets.feature_moments import to_float
@@ -25,8 +25,9 @@ from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
 Batch = tuple[Tensor, Tensor | None]  # images or noise, and labels if the run has classes
-Nets = dict[str, nn.Module]
+Nets = dict[str, Any]  # networks, each of its own class
 Optimizers = dict[str, torch.optim.Optimizer]
+LOSSES = dict.fromkeys(("metric.loss_g", "metric.loss_d"), PartSpec("sum", "float32", 1))  # as parts of a reply
 
 
 def sample_latent(n: int, z: int, task: Task, draw: torch.Generator) -> Batch:
@@ -120,6 +121,12 @@ def init_or_warm_start(start: State | None, first: State) -> State:
     return {name: start[name] for name in first}
 
 
+def weighted_mean(sums: Sums, name: str) -> NDArray[np.float64]:
+    """Return a sum over the sum of weights; zero total weight gives NaN, and the round is discarded."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return sums.values[name] / sums.values["weight"][0]
+
+
 def generator_model(vector: NDArray[np.float32], task: Task, width: int, z: int) -> dict[str, Model]:
     """Return a generator's vector as the model that the run exports."""
     net = from_vector(DcganGenerator(task.shape, task.classes, width, z), vector)
@@ -140,20 +147,11 @@ class PrivateGan(PrivateMethod):
         """Take one step of D on noisy gradients of real images, and on those of fakes."""
         assert self.mechanism is not None  # noqa: S101
         real = image_batch(data, dpsgd.poisson_sample(source, len(data), self.sample_rate), self.task)
-        total = dpsgd.private_sum(D, loss_on_real, real, self.max_grad_norm, self.mechanism.sigma, source)
-        total += dpsgd.clipped_sum(D, loss_on_fakes, fakes, self.max_grad_norm)
+        clip, sigma = self.max_grad_norm, self.mechanism.sigma
+        total = dpsgd.private_sum(D, lambda D, x, y: F.softplus(-D(x, y)), real, clip, sigma, source)  # -log D(x)
+        total += dpsgd.clipped_sum(D, lambda D, x, y: F.softplus(D(x, y)), fakes, clip)  # -log(1 - D(x))
         dpsgd.set_gradient(D, total / self.batch_size)  # a public constant: the number of images drawn is private
         optimizer.step()
-
-
-def loss_on_real(D: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
-    """Return -log D(x) of each image."""
-    return F.softplus(-D(x, y))
-
-
-def loss_on_fakes(D: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
-    """Return -log(1 - D(x)) of each fake."""
-    return F.softplus(D(x, y))
 
 
 class GeneratorOnServer:

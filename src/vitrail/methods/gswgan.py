@@ -107,7 +107,8 @@ class GsWgan(gan.GeneratorOnServer, PrivateMethod):
         """Train θ_D of D_k on the client's images S_k, then return the sanitized gradient of L_G for each fake."""
         D = from_vector(self.critic(), state["critic"]).to(self.task.device).train()
         optimizer = self.adam(D, state["adam"])
-        x_fake, y_fake = self.unpack(message)
+        sent = message.parts["x_fake"], message.parts.get("y_fake")
+        x_fake, y_fake = fakes.unpack(*sent, self.fake_dtype, self.task.device)
         pick, m, losses = rng.child("real").numpy(), min(self.d_batch_size, len(data), len(x_fake)), []
         for _ in range(self.d_steps):  # n_dis times
             real = gan.image_batch(data, pick.choice(len(data), m, replace=False), self.task)  # x_i from S_k
@@ -154,11 +155,6 @@ class GsWgan(gan.GeneratorOnServer, PrivateMethod):
         """Return z and labels of the fakes, the same at every call."""
         return gan.sample_latent(self.sent, self.latent_dim, self.task, Rng((seed,)).child("pool").torch())
 
-    def unpack(self, message: ServerMessage) -> gan.Batch:
-        """Return the received fakes and their labels."""
-        x, y = message.parts["x_fake"], message.parts.get("y_fake")
-        return fakes.unpack(x, y, self.fake_dtype, self.task.device)
-
     def critic(self) -> DcganDiscriminator:
         """Return D_k, not initialized."""
         return DcganDiscriminator(self.task.shape, self.task.classes, self.width, "group")
@@ -196,9 +192,8 @@ class GsWgan(gan.GeneratorOnServer, PrivateMethod):
         )
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
-        gradient = {"gradient": PartSpec("sum", self.wire_dtype, self.batch_size * math.prod(self.task.shape), LIMIT)}
-        one = PartSpec("sum", "float32", 1)
-        return gradient | ({} if self.mechanism else {"metric.loss_g": one, "metric.loss_d": one})
+        gradient = PartSpec("sum", self.wire_dtype, self.batch_size * math.prod(self.task.shape), LIMIT)
+        return {"gradient": gradient, **({} if self.mechanism else gan.LOSSES)}
 
 
 def critic_loss(D: nn.Module, real: gan.Batch, fake: gan.Batch, between: Tensor, penalty: float) -> Tensor:
@@ -207,5 +202,4 @@ def critic_loss(D: nn.Module, real: gan.Batch, fake: gan.Batch, between: Tensor,
     x_hat = (between * x + (1 - between) * x_fake).requires_grad_()
     (slope,) = torch.autograd.grad(D(x_hat, y).sum(), x_hat, create_graph=True)
     norm = (slope.flatten(1).square().sum(1) + 1e-12).sqrt()
-    loss: Tensor = D(x_fake, y_fake).mean() - D(x, y).mean() + penalty * (norm - 1).square().mean()
-    return loss
+    return D(x_fake, y_fake).mean() - D(x, y).mean() + penalty * (norm - 1).square().mean()

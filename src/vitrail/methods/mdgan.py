@@ -29,7 +29,7 @@ from vitrail.data.dataset import Images
 from vitrail.methods import fakes, gan
 from vitrail.methods.base import BaseMethod, Broadcast, PartSpec, Reply, ServerMessage, Sums, is_sendable, setting
 from vitrail.nets.dcgan import DcganDiscriminator, initialise
-from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.nets.flat import from_vector, on_meta, to_vector, vector_size
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
 from vitrail.wire.codecs import Array
@@ -130,15 +130,10 @@ class MdGan(gan.GeneratorOnServer, BaseMethod):
             with torch.no_grad():
                 X_j = G(Z_j, y).cpu()  # X^(j) ← {G(z), z in Z_j}
             X.append({"x": fakes.pack(X_j, self.fake_dtype), "y": None if y is None else y.cpu().numpy()})
-        started = {
-            "rounds": t,
-            "seed": seed,
-            "fakes": X,
-            "turn": {client: n for n, client in enumerate(clients)},
-            "heir": self.swap(t, clients, rng),
-            "gradients": [np.zeros((self.batch_size, *self.task.shape)) for _ in range(k)],
-        }
-        return {**server, **started}, clients
+        turn = {client: n for n, client in enumerate(clients)}
+        gradients = [np.zeros((self.batch_size, *self.task.shape)) for _ in range(k)]
+        started = {"rounds": t, "seed": seed, "fakes": X, "turn": turn, "heir": self.swap(t, clients, rng)}
+        return {**server, **started, "gradients": gradients}, clients
 
     def split(self, server: State, client: str) -> tuple[int, int]:
         """SPLIT: return the batches of client n, X^(g) = X^(n mod k) and X^(d) = X^((n+1) mod k)."""
@@ -198,10 +193,8 @@ class MdGan(gan.GeneratorOnServer, BaseMethod):
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         c, h, w = self.task.shape
-        b, one = self.batch_size, PartSpec("sum", "float32", 1)
-        gradient = PartSpec("each", self.wire_dtype, b * c * h * w, shape=(b, c, h, w))
-        parts = {"gradient": gradient, "metric.loss_g": one, "metric.loss_d": one}
+        b = self.batch_size
+        parts = {"gradient": PartSpec("each", self.wire_dtype, b * c * h * w, shape=(b, c, h, w)), **gan.LOSSES}
         if self.swap_every:
-            with torch.device("meta"):
-                parts["discriminator"] = PartSpec("relay", self.wire_dtype, vector_size(self.discriminator()))
+            parts["discriminator"] = PartSpec("relay", self.wire_dtype, vector_size(on_meta(self.discriminator)))
         return parts

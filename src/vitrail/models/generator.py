@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,7 +142,7 @@ class Generator:
         """Compute one batch in equal parts of at most `per_pass` images; an ensemble has one mask for all parts."""
         parts = -(-len(z) // self.per_pass)
         if parts == 1:
-            return cast(Tensor, self.net(z, labels))
+            return self.net(z, labels)
         net = self.net.for_batch(z) if isinstance(self.net, Ensemble) else self.net
         ys = [None] * parts if labels is None else labels.tensor_split(parts)
         return torch.cat([net(part, y) for part, y in zip(z.tensor_split(parts), ys, strict=True)])

@@ -16,7 +16,7 @@ from vitrail.models.generator import Generator
 from vitrail.models.kinds import MODEL_KINDS
 from vitrail.models.model_file import MODEL, load_any
 from vitrail.utils import state as store
-from vitrail.utils.console import Console
+from vitrail.utils.console import Console, print_table
 from vitrail.utils.errors import Malformed, printable
 from vitrail.utils.quantities import size
 
@@ -116,32 +116,20 @@ def _described(array: torch.Tensor | np.ndarray[Any, Any] | bytes) -> tuple[str,
 
 def show_model(found: dict[str, Any], console: Console) -> None:
     """Print what `inspect_model` returned as tables."""
-
-    def table(title: str, *columns: str) -> Table:
-        made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        made.show_header = bool(columns)
-        for name in columns or ("", ""):
-            made.add_column(name, justify="right" if name.startswith(("bytes", "as")) else "left", overflow="fold")
-        return made
-
     console.print(printable(found["file"], None), markup=False, soft_wrap=True)
-    network = table("\nnetwork")
-    for name, text in _network(found).items():
-        network.add_row(name, escape(printable(text, None)))
-    parts = table("\nparts", "part", "type", "bytes", "as float32")
+    print_table(console, _network(found).items(), title="\nnetwork")
+    parts = Table(title="\nparts", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in ("part", "type", "bytes", "as float32"):
+        parts.add_column(name, justify="left" if name in ("part", "type") else "right", overflow="fold")
     total = {"name": "total", "type": "", "bytes": found["bytes"], "float32_bytes": found["float32_bytes"]}
     for p in (*found["parts"], total):
         type_ = f"{p['type']} {' x '.join(map(str, p.get('shape', [])))}"
         floats = f"{p['float32_bytes']:,}" if "float32_bytes" in p else ""
         parts.add_row(escape(printable(p["name"], None)), type_, f"{p['bytes']:,}", floats)
-    about = table("\nabout")
-    for name, value in ({"privacy": "not stated"} | found["about"]).items():
-        about.add_row(
-            escape(printable(LABELS.get(name, name.replace("_", " ")), None)),
-            escape(printable(_text(name, value), None)),
-        )
-    for made in (network, parts, about):
-        console.print(made)
+    console.print(parts)
+    about = {"privacy": "not stated"} | found["about"]
+    rows = [(LABELS.get(name, name.replace("_", " ")), _text(name, value)) for name, value in about.items()]
+    print_table(console, rows, title="\nabout")
 
 
 def _network(found: dict[str, Any]) -> dict[str, str]:

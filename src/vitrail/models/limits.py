@@ -8,7 +8,7 @@ the coded mask or scores that come with the seed. Model kinds (models/kinds/) ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,15 +32,6 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "z": (1, 2**16),
     "seed": (0, 2**64 - 1),
 }
-
-
-@runtime_checkable
-class HasFeatureMaps(Protocol):
-    """A generator that knows the sizes of its feature maps, so that no pass on the meta device is needed."""
-
-    def feature_maps(self, side: int) -> list[tuple[int, int]]:
-        """Return (channels, height) of its largest feature maps for square images of this side."""
-        ...
 
 
 def check_integer(tree: Mapping[str, Any], name: str, limits: tuple[int, int] | None = None) -> int:
@@ -112,18 +103,17 @@ def check_activation(net: nn.Module, side: int, classes: int, stored: int) -> No
         )
 
 
-def largest_activation(net: nn.Module, side: int, classes: int) -> int:
+def largest_activation(net: Any, side: int, classes: int) -> int:
     """Return the bytes of the largest tensor that a generator computes for a batch of 64 square images.
 
-    The sizes are those of its method `feature_maps` if it has one; otherwise the generator is run on the meta device,
-    which takes two seconds the first time because torch imports its symbolic shapes.
+    A generator may have a method `feature_maps(side)`, which returns (channels, height) of its largest feature maps.
+    Others are run on the meta device, which takes two seconds the first time because torch imports its symbolic shapes.
     """
-    if isinstance(net, HasFeatureMaps):
+    if hasattr(net, "feature_maps"):
         maps = net.feature_maps(side)
         return STATISTICS_BATCH * int(max(8 * classes, *(4 * channels * n * n for channels, n in maps)))
-    width: Any = net.z
     state = {name: t.to("meta") for name, t in (*net.named_parameters(), *net.named_buffers())}
-    z = torch.empty(STATISTICS_BATCH, width, device="meta")
+    z = torch.empty(STATISTICS_BATCH, net.z, device="meta")
     y = torch.zeros(STATISTICS_BATCH, dtype=torch.int64, device="meta") if classes else None
     largest = _LargestTensor()  # type: ignore[no-untyped-call]
     with torch.no_grad(), largest:

@@ -62,8 +62,7 @@ class _Images(nn.Module):
         self.net = net
 
     def forward(self, z: Tensor, label: Tensor | None = None) -> Tensor:
-        x: Tensor = self.net(z, label)
-        return x.add(1).div(2).clamp(0, 1)
+        return self.net(z, label).add(1).div(2).clamp(0, 1)
 
 
 def export_onnx(generator: Generator, path: str | Path) -> Exported:

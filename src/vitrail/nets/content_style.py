@@ -108,8 +108,7 @@ class Style(nn.Module):
         self.labels = label_maps(f, 0 if len(content.labels) else classes, content.layers)
 
     def forward(self, z: Tensor) -> Tensor:
-        out: Tensor = self.vectorizer(z * torch.rsqrt(z.square().mean(1, keepdim=True) + 1e-8))
-        return out
+        return self.vectorizer(z * torch.rsqrt(z.square().mean(1, keepdim=True) + 1e-8))
 
 
 def build_content_and_style(tree: Mapping[str, Any]) -> tuple[Content, Style]:
@@ -138,14 +137,11 @@ class ContentStyleGenerator(nn.Module):
         def norm(k: int, h: Tensor) -> Tensor:
             by_style = style.maps[k](s) if style is not None else identity_map(h, styled)
             by_label = maps[k](y) if len(maps) and y is not None else identity_map(h, f - styled)
-            gamma, beta = (
-                torch.cat(both, 1)[:, :, None, None]
-                for both in zip(by_style.chunk(2, 1), by_label.chunk(2, 1), strict=True)
-            )
+            halves = zip(by_style.chunk(2, 1), by_label.chunk(2, 1), strict=True)
+            gamma, beta = (torch.cat(both, 1)[:, :, None, None] for both in halves)
             return torch.addcmul(beta, gamma, self.norms[k](h))
 
-        out: Tensor = self.content(z[:, : self.latent], norm)
-        return out
+        return self.content(z[:, : self.latent], norm)
 
 
 def identity_map(h: Tensor, channels: int) -> Tensor:
@@ -173,8 +169,7 @@ class FixedLatentGenerator(nn.Module):
         for name, (seed, where) in self.seeds.items():
             if seed is not None:
                 z[:, where] = torch.randn(self.net.latent, generator=Rng((seed,)).child(name).torch())
-        out: Tensor = self.net(z, y)
-        return out
+        return self.net(z, y)
 
 
 def initialise(net: nn.Module, draw: torch.Generator) -> nn.Module:

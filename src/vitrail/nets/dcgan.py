@@ -42,8 +42,7 @@ class DcganGenerator(nn.Module):
     def forward(self, z: Tensor, y: Tensor | None = None) -> Tensor:
         if self.embed is not None and y is not None:
             z = torch.cat([z, self.embed(y)], 1)
-        out: Tensor = self.layers(z[:, :, None, None])
-        return out
+        return self.layers(z[:, :, None, None])
 
     def feature_maps(self, side: int) -> list[tuple[int, int]]:  # noqa: ARG002
         """Return (channels, height) of every feature map."""
@@ -78,21 +77,16 @@ class DcganDiscriminator(nn.Module):
         if self.classes and y is not None:
             planes = (y[:, None] == torch.arange(self.classes, device=y.device)).to(x.dtype)[:, :, None, None]
             x = torch.cat([x, planes.expand(-1, -1, *x.shape[2:])], 1)
-        out: Tensor = self.layers(x)
-        return out.flatten()
+        return self.layers(x).flatten()
 
 
 def initialise(net: nn.Module, generator: torch.Generator) -> nn.Module:
     """Draw first weights: N(0, 0.02) for convolutions, N(1, 0.02) for BatchNorm's scale, N(0, 1) for embeddings."""
     with torch.no_grad():
         for m in net.modules():
-            if isinstance(m, nn.Conv2d | nn.ConvTranspose2d):
-                m.weight.normal_(0, 0.02, generator=generator)
-                if m.bias is not None:
-                    m.bias.zero_()
-            elif isinstance(m, nn.BatchNorm2d):
-                m.weight.normal_(1, 0.02, generator=generator)
-                m.bias.zero_()
-            elif isinstance(m, nn.Embedding):
-                m.weight.normal_(0, 1, generator=generator)
+            if isinstance(m, nn.Conv2d | nn.ConvTranspose2d | nn.BatchNorm2d | nn.Embedding):
+                mean, std = float(isinstance(m, nn.BatchNorm2d)), 1.0 if isinstance(m, nn.Embedding) else 0.02
+                m.weight.normal_(mean, std, generator=generator)
+                if (bias := getattr(m, "bias", None)) is not None:
+                    bias.zero_()
     return net

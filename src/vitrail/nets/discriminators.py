@@ -38,18 +38,15 @@ class Dense(nn.Module):
     def __init__(self, shape: Shape, classes: int, width: int) -> None:
         super().__init__()
         self.classes = classes
-        inside = math.prod(shape) + classes
-        self.layers = nn.Sequential(
-            nn.Linear(inside, 4 * width), nn.LeakyReLU(0.2), nn.Linear(4 * width, width), nn.LeakyReLU(0.2)
-        )
+        first, second = nn.Linear(math.prod(shape) + classes, 4 * width), nn.Linear(4 * width, width)
+        self.layers = nn.Sequential(first, nn.LeakyReLU(0.2), second, nn.LeakyReLU(0.2))
         self.last = nn.Linear(width, 1)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         x = x.flatten(1)
         if self.classes and y is not None:
             x = torch.cat([x, (y[:, None] == torch.arange(self.classes, device=y.device)).to(x.dtype)], 1)
-        out: Tensor = self.last(self.layers(x))
-        return out.flatten()
+        return self.last(self.layers(x)).flatten()
 
 
 def dcgan(shape: Shape, classes: int, width: int) -> DcganDiscriminator:

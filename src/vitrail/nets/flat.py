@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 def _floats(net: nn.Module) -> list[Tensor]:
@@ -32,6 +35,12 @@ def tensor_sizes(net: nn.Module) -> tuple[int, ...]:
         (6, 3)
     """
     return tuple(t.numel() for t in _floats(net))
+
+
+def on_meta(build: Callable[..., T], *args: Any) -> T:
+    """Build a network on the meta device, where tensors have shapes and no memory."""
+    with torch.device("meta"):
+        return build(*args)
 
 
 def vector_size(net: nn.Module) -> int:

@@ -37,10 +37,7 @@ AT_35: Branches = {
     "branch5x5": [(48, ONE), (64, FIVE)],
     "branch3x3dbl": [(64, ONE), (96, THREE), (96, THREE)],
 }
-TO_17: Branches = {
-    "branch3x3": [(384, THREE)],
-    "branch3x3dbl": [(64, ONE), (96, THREE), (96, THREE)],
-}
+TO_17: Branches = {"branch3x3": [(384, THREE)], "branch3x3dbl": [(64, ONE), (96, THREE), (96, THREE)]}
 TO_8: Branches = {
     "branch3x3": [(192, ONE), (320, THREE)],
     "branch7x7x3": [(192, ONE), (192, ROW), (192, COLUMN), (192, THREE)],
@@ -166,7 +163,7 @@ class Inception(nn.Module):
         # Resizing images in [-1, 1] equals resizing them in [0, 1] and scaling by 2x - 1: the weights add up to one.
         y = functional.interpolate(x.expand(-1, 3, -1, -1), (SIDE, SIDE), mode="bilinear", align_corners=False)
         with autocast(x, self.precision):
-            out: Tensor = self.layers(y.contiguous(memory_format=torch.channels_last))
+            out = self.layers(y.contiguous(memory_format=torch.channels_last))
         return out.float().mean(dim=(2, 3))
 
 

@@ -52,10 +52,8 @@ class Masked(nn.Module):
         self.shapes = {name: p.shape for name, p in net.named_parameters()}
         self.sizes = [s.numel() for s in self.shapes.values()]
         self.size = sum(self.sizes)
-        scale = torch.cat(
-            [torch.full((n,), _scale(net, name)) for name, n in zip(self.shapes, self.sizes, strict=True)]
-        )
-        self.register_buffer("W", random_signs(seed, self.size) * scale, persistent=False)
+        scales = [torch.full((shape.numel(),), _scale(net, name)) for name, shape in self.shapes.items()]
+        self.register_buffer("W", random_signs(seed, self.size) * torch.cat(scales), persistent=False)
 
     @property
     def z(self) -> int:
@@ -66,8 +64,7 @@ class Masked(nn.Module):
         pieces = (self.W * mask).split(self.sizes)
         weights = {n: w.view(s) for (n, s), w in zip(self.shapes.items(), pieces, strict=True)}
         with autocast(mask, self.precision):
-            out: Tensor = torch.func.functional_call(self.net, weights, inputs)
-        return out.to(mask.dtype)
+            return torch.func.functional_call(self.net, weights, inputs).to(mask.dtype)
 
     def fix(self, mask: Tensor) -> nn.Module:
         """Set the weights to W⊙M and return the network as an ordinary module."""
@@ -106,8 +103,7 @@ def decode_mask(net: Masked, payload: Array) -> Array:
 
 def _contexts(net: Masked) -> NDArray[np.uint8]:
     layer = np.repeat(np.arange(len(net.sizes)).astype(np.uint8), net.sizes)
-    contexts: NDArray[np.uint8] = 2 * layer + (net.W.cpu().numpy() > 0)
-    return contexts
+    return 2 * layer + (net.W.cpu().numpy() > 0)
 
 
 class _Bernoulli(torch.autograd.Function):
@@ -134,8 +130,7 @@ def sample_mask(theta: Tensor, generator: torch.Generator, times_theta: bool = F
         times_theta: Multiply the gradient by θ.
     """
     uniform = torch.rand(theta.shape, generator=generator).to(theta.device)
-    mask: Tensor = _Bernoulli.apply(theta, uniform, times_theta)  # type: ignore[no-untyped-call]
-    return mask
+    return _Bernoulli.apply(theta, uniform, times_theta)  # type: ignore[no-untyped-call]
 
 
 class Ensemble(nn.Module):
@@ -156,8 +151,7 @@ class Ensemble(nn.Module):
         self.z = self.masked.z
 
     def forward(self, z: Tensor, *labels: Tensor | None) -> Tensor:
-        out: Tensor = self.for_batch(z)(z, *labels)
-        return out
+        return self.for_batch(z)(z, *labels)
 
     def for_batch(self, z: Tensor) -> nn.Module:
         """Return the network with the mask of one batch of noise."""

@@ -37,13 +37,11 @@ def find_weights(setting: str, names: Sequence[str], url: str, home: Path) -> Pa
     target = home / "downloads" / "weights" / official
     given = Path(assets).expanduser() / "weights" if assets else None
     paths = [*(given / name for name in (*names, official)), target] if given else [target]
-    for path in paths:
-        if path.is_file():
-            return path
+    if found := next(filter(Path.is_file, paths), None):
+        return found
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        digits = Path(official).stem.rpartition("-")[2]
-        torch.hub.download_url_to_file(url, str(target), hash_prefix=digits)
+        torch.hub.download_url_to_file(url, str(target), hash_prefix=Path(official).stem.rpartition("-")[2])
     except (OSError, RuntimeError, HTTPException) as problem:  # no network or space; wrong checksum; interrupted
         raise VitrailError(
             f"{setting}: the file {official} is missing.\n"

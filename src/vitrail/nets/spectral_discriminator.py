@@ -81,10 +81,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(self.conv1(x if self.first else F.relu(x)))
         if self.halves:  # mean and 1x1 convolution commute; the mean first is cheaper
-            out: Tensor = mean_of_convolution(h, self.conv2) + self.bypass(F.avg_pool2d(x, 2))
-        else:
-            out = x + self.conv2(h)
-        return out
+            return mean_of_convolution(h, self.conv2) + self.bypass(F.avg_pool2d(x, 2))
+        return x + self.conv2(h)
 
 
 class SpectralDiscriminator(nn.Module):
@@ -132,8 +130,7 @@ class SpectralDiscriminator(nn.Module):
 
     def project(self, phi: Tensor) -> Tensor:
         """Return g(φ(x)) for a batch of at least two images."""
-        out: Tensor = self.projector(phi)
-        return out
+        return self.projector(phi)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         return self.head(self.features(x), y)

@@ -126,9 +126,7 @@ def sentence(mechanism: Mechanism | None, eps: float, delta: float) -> str:
     text = f"ε = {eps:.3g} at δ = {delta:g} for {mechanism.whom} ({mechanism.name}, {mechanism.unit}-level)"
     if mechanism.public:
         text += f", where anyone may know {mechanism.public}"
-    if mechanism.assumed:
-        return f"assumed, not proven: {text}, if {mechanism.assumed}"
-    return text
+    return f"assumed, not proven: {text}, if {mechanism.assumed}" if mechanism.assumed else text
 
 
 def _simulated(trust: str, noise_source: str) -> str:

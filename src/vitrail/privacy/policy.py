@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 from vitrail.privacy.accounting import epsilon
 from vitrail.privacy.mechanism import MECHANISMS, Mechanism, Unit
@@ -24,24 +24,15 @@ CEILING = 10.0  # the largest ε of one run where a policy names none
 PUBLIC_REASON = "refused by the node's policy"  # the only text that the server receives
 
 
-class Task(Protocol):
-    """What a policy reads of a run's task."""
-
-    @property
-    def secagg_threshold(self) -> int: ...
-    @property
-    def noise_source(self) -> str: ...
-
-
 class Run(Protocol):
-    """What a policy reads of a run: its method, built by the node from the settings it received."""
+    """What a policy reads of a run: its method, built by the node from the settings it received, with its `Task`."""
 
     @property
     def mechanism(self) -> Mechanism | None: ...
     @property
     def max_replies(self) -> int: ...
     @property
-    def task(self) -> Task: ...
+    def task(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -158,22 +149,17 @@ class Policy:
 
     def __str__(self) -> str:
         """What is accepted, in words."""
-        terms = []
-        if self.accept:
-            terms.append(f"mechanism {' or '.join(self.accept)}")
-        elif self.noise:
-            terms.append("a mechanism whose noise this node adds itself")
-        if self.least_unit == "client":
-            terms.append("client-level protection")
-        if self.noise and math.isfinite(self.limit):
-            terms.append(f"ε of at most {self.limit:g} at δ = {self.max_delta:g} over the whole run")
-        if self.budget:
-            terms.append("what the node's budget still allows")
-        if self.require_secagg:
-            terms.append("secure sums (secagg_threshold=N)")
-        if self.demands and self.require_noise_source != "any":
-            terms.append("noise_source=os")
-        return ", ".join(terms) or "anything"
+        most = f"ε of at most {self.limit:g} at δ = {self.max_delta:g} over the whole run"
+        terms = (
+            (self.accept, f"mechanism {' or '.join(self.accept)}"),
+            (self.noise and not self.accept, "a mechanism whose noise this node adds itself"),
+            (self.least_unit == "client", "client-level protection"),
+            (self.noise and math.isfinite(self.limit), most),
+            (self.budget, "what the node's budget still allows"),
+            (self.require_secagg, "secure sums (secagg_threshold=N)"),
+            (self.demands and self.require_noise_source != "any", "noise_source=os"),
+        )
+        return ", ".join(text for required, text in terms if required) or "anything"
 
 
 def policy_name(mechanism: Mechanism) -> str:
@@ -224,17 +210,14 @@ def from_config(config: Mapping[str, Any]) -> Policy:
     delta = _number(config, "max-delta", 0.0, 0.5)
     if delta is not None and largest is None:
         raise VitrailError("max-delta is the δ at which max-epsilon is computed: set max-epsilon too")
-    return Policy(
-        accept, cast(Unit | None, unit), largest, DELTA if delta is None else delta, secagg,
-        cast(Literal["os", "any"] | None, source),
-    )  # fmt: skip
+    return Policy(accept, unit, largest, DELTA if delta is None else delta, secagg, source)
 
 
-def _one_of(config: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str | None:
+def _one_of(config: Mapping[str, Any], key: str, known: tuple[str, ...]) -> Any:
     value = config.get(key)
-    if value is not None and value not in known:
+    if value not in (None, *known):
         raise VitrailError(f"{key}={value}: must be {' or '.join(known)}")
-    return None if value is None else str(value)
+    return value
 
 
 def _number(config: Mapping[str, Any], key: str, above: float, below: float) -> float | None:

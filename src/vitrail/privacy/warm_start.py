@@ -15,15 +15,6 @@ from vitrail.privacy.ledger import signers
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.errors import VitrailError
 
-_REWORDED = (  # sentences of mechanisms before version 0.2.0
-    ("nobody: ", "no one: "),
-    (
-        "to keep the sum to itself; all clients to scale theirs",
-        "not to disclose what it sees; all clients to clip their updates",
-    ),
-    ("picture", "image"),
-)
-
 
 @dataclass(frozen=True)
 class EarlierRun:
@@ -83,8 +74,7 @@ def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed:
         earlier, own = f"{first['unit']}s ({first['adjacency']})", f"{mechanism.unit}s ({mechanism.adjacency})"
         if earlier != own:
             return flawed(f"which protects {earlier}, and this run {own}: they cannot be composed")
-        same_trust = _current(first["trust"]).endswith(_current(mechanism.trust))
-        if not same_trust or _current(first.get("public", "")) != _current(mechanism.public):
+        if not first["trust"].endswith(mechanism.trust) or first.get("public", "") != mechanism.public:
             return flawed("which relies on other trust assumptions, or makes other facts public, than this run")
     seeds = tuple(first["noise_seeds"])
     if deployed and first["simulated"]:
@@ -92,10 +82,3 @@ def earlier_run(folder: Path, state: str, mechanism: Mechanism | None, deployed:
     if seed in seeds:
         return flawed(f"whose noise is derived from the same seed: use another than seed={seed}, or noise_source=os")
     return EarlierRun(name, tuple(released(entries)), "", claim, head, seeds)
-
-
-def _current(text: str) -> str:
-    """Return a sentence about trust in current words, so that ledgers written before version 0.2.0 compare equal."""
-    for old, new in _REWORDED:
-        text = text.replace(old, new)
-    return text

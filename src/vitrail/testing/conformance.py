@@ -72,12 +72,13 @@ class Subject:
     def model(self, server: Any) -> Model:
         """Return the generator, or the classifier of a method without one."""
         models = self.method.export_models(server)
-        found: Model = models.get("generator") or models["classifier"]
-        return found
+        return models.get("generator") or models["classifier"]
 
-    def check_same(self, fed: Federation, message: str) -> None:
-        """Expect the state of the undisturbed federation."""
+    def check_same(self, message: str, folder: Path | None = None, **how: Any) -> list[RoundResult]:
+        """Expect that another federation ends in the state of the undisturbed one; return its results."""
+        fed, outcomes, _ = federate(self.method, folder or self.folder(), **how)
         _expect(same(fed.tree(), self.reference[0].tree()), message)
+        return outcomes
 
     def check_output(self, fed: Federation) -> None:
         """Expect images in [0, 1] that differ, or finite logits that differ."""
@@ -126,10 +127,7 @@ def check_types(subject: Subject) -> None:
 
 def check_reproducible(subject: Subject) -> None:
     """The same seed gives the same bits."""
-    fed, *_ = federate(subject.method, subject.folder())
-    subject.check_same(
-        fed, "two runs of one seed differ: all randomness must come from `rng`, not np.random or torch's"
-    )
+    subject.check_same("two runs of one seed differ: all randomness must come from `rng`, not np.random or torch's")
 
 
 def check_unchanged_arguments(subject: Subject) -> None:
@@ -200,21 +198,18 @@ def check_noise(subject: Subject) -> None:
 def check_workers(subject: Subject) -> None:
     """Any number of worker processes gives the same bits."""
     if is_importable(type(subject.method)):
-        fed, *_ = federate(subject.method, subject.folder(), workers=2)
-        subject.check_same(fed, "two workers give another result than one")
+        subject.check_same("two workers give another result than one", workers=2)
 
 
 def check_order(subject: Subject) -> None:
     """Any order of clients gives the same bits."""
-    fed, *_ = federate(subject.method, subject.folder(), reverse=True)
-    subject.check_same(fed, "the result depends on the order of clients")
+    subject.check_same("the result depends on the order of clients", reverse=True)
 
 
 def check_async(subject: Subject) -> None:
     """Asynchronous rounds give the same bits as rounds with a barrier."""
     for workers in (1, 2) if subject.method.num_async_rounds else ():
-        fed, outcomes, _ = federate(subject.method, subject.folder(), ahead=3, workers=workers)
-        subject.check_same(fed, "asynchronous rounds give another result")
+        outcomes = subject.check_same("asynchronous rounds give another result", ahead=3, workers=workers)
         _expect([asdict(o) for o in outcomes] == [asdict(o) for o in subject.reference[1]], "round results differ")
 
 
@@ -224,8 +219,7 @@ def check_resume(subject: Subject) -> None:
     half, *_ = federate(subject.method, folder / "clients", rounds=1)
     save_state(folder / "checkpoint", half.tree())
     loaded = Federation.from_tree(load_state(folder / "checkpoint"))
-    fed, *_ = federate(subject.method, folder / "clients", rounds=2, fed=loaded)
-    subject.check_same(fed, "a resumed run gives another result")
+    subject.check_same("a resumed run gives another result", folder / "clients", rounds=2, fed=loaded)
 
 
 def check_encoding(subject: Subject) -> None:

@@ -16,7 +16,7 @@ from vitrail.data.dataset import Dataset, Images
 from vitrail.engines.async_rounds import run_rounds
 from vitrail.engines.journal import Journal
 from vitrail.engines.replies import Failure
-from vitrail.engines.rounds import Federation, RoundResult, run_round
+from vitrail.engines.rounds import Federation, RoundResult
 from vitrail.engines.simulation import SimulatedClients, SimulationEngine
 from vitrail.methods.base import Method
 from vitrail.utils.rng import Rng
@@ -106,10 +106,6 @@ def federate(
 
         end = fed.round + (method.task.rounds if rounds is None else rounds)
         while fed.round < end:
-            if ahead == 1:
-                fed, outcome = run_round(method, fed, RUN, sorted(indices), ask, rng, quorum=quorum)
-                outcomes.append(outcome)
-                continue
             journal, until = Journal(folder / "answers"), min(end, fed.round + ahead)
             for outcome, after in run_rounds(
                 method, fed, RUN, lambda _: sorted(indices), until, ask, rng, journal, quorum=quorum

@@ -219,16 +219,6 @@ def split(carried: bytes) -> tuple[bytes, bytes]:
     return carried[:-SIGNATURE], carried[-SIGNATURE:]
 
 
-def client_key_file(client: str) -> str:
-    """Return the name of a client's key file; it has no path separator, whatever the client's name is.
-
-    Examples:
-        >>> client_key_file("client-0"), client_key_file("../x")
-        ('client-0.key', '..%2Fx.key')
-    """
-    return f"{quote(client, safe=' ')}.key"
-
-
 def read_client_key(client: str) -> bytes:
     """Read the secret that a client and the server were given in a file: 32 random bytes as 64 hex digits.
 
@@ -244,7 +234,7 @@ def read_client_key(client: str) -> bytes:
     Raises:
         VitrailError: If the file is missing, is not 64 hex digits, or can be read by others than its owner.
     """
-    name = client_key_file(client)
+    name = f"{quote(client, safe=' ')}.key"  # without a path separator, whatever the client's name is
     where = " in the folder that VITRAIL_KEYS names (default: `keys` in VITRAIL_HOME)"
     folder = Path(os.environ.get("VITRAIL_KEYS") or data_home() / "keys").expanduser()
     return read_secret(folder / name, f"key_source=file: {name}", where, f"; {_CREATE}", _LINE)

@@ -165,8 +165,7 @@ class Registry(Generic[T]):
         if not where:
             raise VitrailError(f"{name} is not a {self.kind}; {nearest(name, list(self))}")
         module, _, attribute = where.partition(":")
-        found: T = getattr(import_module(module), attribute)
-        return found
+        return getattr(import_module(module), attribute)
 
     def check(self, name: str, *others: str) -> str:
         """Return the name if it is registered; for settings: `Annotated[str, AfterValidator(REGISTRY.check)]`.
@@ -309,5 +308,4 @@ def is_importable(entry: object) -> bool:
 
 def _same(a: object, b: object) -> bool:
     """Whether two objects are the same class or function, perhaps defined again."""
-    names = ("__module__", "__qualname__")
-    return a is b or all(getattr(a, n, a) == getattr(b, n, b) for n in names)
+    return a is b or all(getattr(a, n, a) == getattr(b, n, b) for n in ("__module__", "__qualname__"))

@@ -58,9 +58,7 @@ def pack(tree: Tree) -> tuple[dict[str, torch.Tensor], str]:
             return {"dict": [[k, walk(v, f"{path}/{k}" if path else str(k))] for k, v in node.items()]}
         if isinstance(node, list | tuple):
             return {type(node).__name__: [walk(v, f"{path}/{i}") for i, v in enumerate(node)]}
-        if node is None or isinstance(node, str | bool | int):
-            return node
-        if isinstance(node, float) and math.isfinite(node):
+        if node is None or isinstance(node, str | bool | int) or (isinstance(node, float) and math.isfinite(node)):
             return node
         raise VitrailError(
             f"state at {path!r} is {node!r} ({type(node).__name__}); only arrays and plain finite values can be saved"
@@ -196,8 +194,8 @@ def loads(raw: bytes, name: str) -> Tree:
     """
     try:
         tensors = safetensors.torch.load(raw)
-        about = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
-        return unpack(tensors, about[_TREE])
+        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+        return unpack(tensors, header["__metadata__"][_TREE])
     except (SafetensorError, KeyError, ValueError, TypeError, RecursionError, AssertionError) as e:
         raise Malformed(f"{name} is damaged or not a vitrail file ({type(e).__name__}: {e})") from e
 
@@ -220,8 +218,7 @@ def cached(kind: str, key: str, compute: Callable[[], State]) -> State:
     name = hashlib.blake2b(len(raw).to_bytes(8, "little") + raw, digest_size=16).hexdigest()
     path = data_home() / "cache" / kind / f"{name}.safetensors"
     try:
-        found: State = load(path)
-        return found
+        return load(path)
     except (FileNotFoundError, Malformed):
         value = compute()
     try:

@@ -63,6 +63,28 @@ def _number(name: str, dtype: str) -> Codec:
     return Codec(name, encode, decode)
 
 
+def pack_bits(words: Array, width: int) -> bytes:
+    """Encode unsigned integers with the lowest `width` bits of each, most significant bit first, without gaps."""
+    bytes_ = words.astype(words.dtype.newbyteorder(">")).view(np.uint8)
+    bits = np.unpackbits(bytes_.reshape(len(words), words.itemsize), axis=1)
+    return np.packbits(bits[:, -width:]).tobytes()
+
+
+def unpack_bits(payload: Array, size: int, width: int) -> NDArray[np.uint8]:
+    """Return the bits of the integers that `pack_bits` encoded, one row each; the caller has checked their bytes."""
+    bits = np.unpackbits(payload)
+    if bits[size * width :].any():
+        raise Malformed("the last byte has bits set beyond the last element")
+    return bits[: size * width].reshape(size, width)
+
+
+def join_bits(bits: NDArray[np.uint8], dtype: np.dtype[Any]) -> Array:
+    """Return the unsigned integer of each row of bits."""
+    wide = np.zeros((len(bits), 8 * dtype.itemsize), np.uint8)
+    wide[:, -bits.shape[1] :] = bits
+    return np.packbits(wide).view(dtype.newbyteorder(">")).astype(dtype)
+
+
 def _packed(width: int) -> Codec:
     """Make a codec for unsigned integers of `width` bits, most significant bit first, without gaps; 1 is for masks."""
     name = f"u{width}"
@@ -71,25 +93,13 @@ def _packed(width: int) -> Codec:
         flat = np.asarray(a).reshape(-1)
         if flat.size and (flat.min() < 0 or flat.max() >= 1 << width):
             raise VitrailError(f"values from {flat.min()} to {flat.max()} do not fit {width} bits; use a wider codec")
-        if width == 1:
-            return np.packbits(flat.astype(bool)).tobytes()
-        shifts = np.arange(width - 1, -1, -1, dtype=np.uint32)
-        return np.packbits((flat.astype(np.uint32)[:, None] >> shifts & 1).astype(np.uint8)).tobytes()
+        return np.packbits(flat.astype(bool)).tobytes() if width == 1 else pack_bits(flat.astype(np.uint16), width)
 
     def decode(payload: bytes, shape: Shape) -> Array:
         n = math.prod(shape)
         _fits(payload, -(-n * width // 8), name, shape)
-        bits = np.unpackbits(np.frombuffer(payload, np.uint8))
-        if bits[n * width :].any():
-            raise Malformed(f"{name}: the last byte has bits set beyond the last element")
-        bits = bits[: n * width]
-        if width == 1:
-            return bits.reshape(shape)
-        values = np.zeros(n, np.uint32)
-        for column in bits.reshape(n, width).T:
-            values <<= 1
-            values |= column
-        return values.reshape(shape)
+        bits = unpack_bits(np.frombuffer(payload, np.uint8), n, width)
+        return (bits if width == 1 else join_bits(bits, np.dtype(np.uint16)).astype(np.uint32)).reshape(shape)
 
     return Codec(name, encode, decode)
 
@@ -114,6 +124,4 @@ def bits_for(largest: int) -> str:
         ('u1', 'u4', 'u8')
     """
     width = max(1, int(largest).bit_length())
-    if width > 16:
-        return "int32"
-    return f"u{width}"
+    return "int32" if width > 16 else f"u{width}"

@@ -134,7 +134,6 @@ def _with_low_bits(lengths: NDArray[np.integer], data: bytes, at: int) -> tuple[
         here = np.flatnonzero(lengths == n)
         some = bits[done : done + len(here) * (n - 1)].reshape(len(here), n - 1)
         done += some.size
-        zigzag[here] = (_ONE << np.uint32(n - 1)) | (some.astype(np.uint32) << np.arange(n - 1, dtype=np.uint32)).sum(
-            1, dtype=np.uint32
-        )
+        low = (some.astype(np.uint32) << np.arange(n - 1, dtype=np.uint32)).sum(1, dtype=np.uint32)
+        zigzag[here] = (_ONE << np.uint32(n - 1)) | low
     return zigzag, end

@@ -14,8 +14,7 @@ import hashlib
 import math
 import struct
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 from vitrail.utils.errors import Malformed, VitrailError
@@ -110,7 +109,7 @@ class Message:
     """A message: a header and parts."""
 
     header: Header
-    parts: tuple[Part, ...] = field(default=())
+    parts: tuple[Part, ...] = ()
 
 
 def _text(s: str) -> bytes:
@@ -218,8 +217,3 @@ def digest(*pieces: bytes | str) -> bytes:
         raw = piece.encode() if isinstance(piece, str) else piece
         h.update(len(raw).to_bytes(8, "little") + raw)
     return h.digest()
-
-
-def arrays(parts: Iterable[Part]) -> dict[str, Array]:
-    """Decode all parts; return the arrays by name."""
-    return {p.name: p.array() for p in parts}

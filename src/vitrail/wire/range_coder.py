@@ -106,8 +106,7 @@ def decode_values(payload: Array, n: int) -> NDArray[np.int16]:
     if (np.diff(values.astype(np.int32)) <= 0).any():
         raise Malformed("the different values are not sorted")
     which = decode(payload[2 + 2 * found :], np.zeros(n, np.uint8), found)
-    symbols: NDArray[np.int16] = values[which].astype(np.int16)
-    return symbols
+    return values[which].astype(np.int16)
 
 
 def _decode(raw: bytes, levels: Array, alphabet: int) -> Array:

@@ -27,8 +27,7 @@ def on_grid(s: NDArray[np.floating]) -> Scores:
         >>> on_grid(np.array([0.5, -1.00001, 99.0])).tolist()
         [512, -1024, 32767]
     """
-    rounded: Scores = np.clip(np.rint(np.float64(s) * GRID), -LIMIT, LIMIT).astype(np.int16)
-    return rounded
+    return np.clip(np.rint(np.float64(s) * GRID), -LIMIT, LIMIT).astype(np.int16)
 
 
 def real(s: Scores) -> NDArray[np.float32]:
@@ -39,8 +38,7 @@ def real(s: Scores) -> NDArray[np.float32]:
 def theta(s: Scores) -> NDArray[np.float64]:
     """Return θ = sigmoid(s)."""
     by_score = 1 / (1 + np.exp(-np.arange(-LIMIT - 1, LIMIT + 1) / GRID))
-    found: NDArray[np.float64] = by_score[s.astype(np.int32) + LIMIT + 1]
-    return found
+    return by_score[s.astype(np.int32) + LIMIT + 1]
 
 
 def from_theta(theta: NDArray[np.floating], clamp: float) -> Scores:
@@ -61,9 +59,7 @@ def from_counts(counts: NDArray[np.integer], clients: int, clamp: float) -> Scor
         >>> from_counts(np.array([0, 1, 2]), 2, 0.02).tolist()
         [-3985, 0, 3985]
     """
-    by_count = from_theta(np.arange(clients + 1) / clients, clamp)
-    found: Scores = by_count[counts]
-    return found
+    return from_theta(np.arange(clients + 1) / clients, clamp)[counts]
 
 
 def first(seed: int, size: int, how: str, std: float) -> Scores:
@@ -99,8 +95,7 @@ def step(s_t: Scores, s_agg: Scores, lam: int) -> Scores:
         [256, 100, -3]
     """
     change = (s_agg.astype(np.int64) - s_t) * lam
-    moved: Scores = (s_t + ((change + ONE // 2) >> 16)).astype(np.int16)
-    return moved
+    return (s_t + ((change + ONE // 2) >> 16)).astype(np.int16)
 
 
 _FINEST = GRID // 8
@@ -123,5 +118,4 @@ def levels(s: Scores, symbols: int = 2) -> NDArray[np.uint8]:
     fine = np.clip((s.astype(np.int32) + _FINEST // 2) // _FINEST, -_WIDEST, _WIDEST) + _WIDEST
     occur = np.count_nonzero(np.bincount(fine))
     coarser = 1 + int(occur * (symbols - 1) * 1.5 / (1 + len(s) / 80))
-    found: NDArray[np.uint8] = (fine // coarser).astype(np.uint8)
-    return found
+    return (fine // coarser).astype(np.uint8)

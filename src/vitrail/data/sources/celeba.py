@@ -41,11 +41,8 @@ def read(request: ReadRequest) -> Dataset:
         people = _values(path, str.isdigit, "an identity number")
         identities = np.array(_in_order(order, people, f"{path}: no line for"), np.int64)
     # Slices of the memory map: lists of positions would read all images into memory.
-    train, test = (
-        Images(pixels[part], attributes=has[part], identities=None if identities is None else identities[part])
-        for part in (slice(cut), slice(cut, None))
-    )
-    return request.dataset(train, test, attributes=names)
+    images = Images(pixels, attributes=has, identities=identities)
+    return request.dataset(images.take(slice(cut)), images.take(slice(cut, None)), attributes=names)
 
 
 def _attributes(path: Path) -> tuple[tuple[str, ...], dict[str, list[bool]]]:
@@ -107,8 +104,7 @@ def _decoded(archive: Path, order: list[str], request: ReadRequest) -> NDArray[n
         raise
     except Exception as error:  # zipfile raises many types of exceptions
         raise Malformed(f"{archive}: not a complete zip file ({error})") from error
-    pixels: NDArray[np.uint8] = np.load(cache, mmap_mode="r", allow_pickle=False)
-    return pixels
+    return np.load(cache, mmap_mode="r", allow_pickle=False)
 
 
 def _decode_into(cache: Path, packed: zipfile.ZipFile, members: list[zipfile.ZipInfo], request: ReadRequest) -> None:
@@ -116,8 +112,7 @@ def _decode_into(cache: Path, packed: zipfile.ZipFile, members: list[zipfile.Zip
     cache.parent.mkdir(parents=True, exist_ok=True)
     # Written, not memory-mapped: on a full disk a write raises an error, a memory map crashes.
     with replace_atomically(cache) as part, part.open("wb") as out, show_progress(request.progress) as show:
-        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(out, header)
+        np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
         for i, member in enumerate(members):
             file = io.BytesIO(packed.read(member))
             # 178x218: `fit` crops to the central 178x178, as is usual for this data set.

@@ -27,18 +27,11 @@ _CLASSES = {
 
 def read(request: ReadRequest) -> Dataset:
     """Read MNIST or Fashion-MNIST with its official split."""
-    train, test = (
-        _images(
-            request.file(f"{part}-images-idx3-ubyte.gz"),
-            request.file(f"{part}-labels-idx1-ubyte.gz"),
-            request.size,
-        )
-        for part in ("train", "t10k")
-    )
-    return request.dataset(train, test, _CLASSES[request.source.name])
+    return request.dataset(_images(request, "train"), _images(request, "t10k"), _CLASSES[request.source.name])
 
 
-def _images(images_file: Path, labels_file: Path, size: int) -> Images:
+def _images(request: ReadRequest, part: str) -> Images:
+    images_file, labels_file = (request.file(f"{part}-{name}-ubyte.gz") for name in ("images-idx3", "labels-idx1"))
     images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
     if images.shape[1:] != (28, 28):
         raise Malformed(f"{images_file}: images of {images.shape[1]}x{images.shape[2]}, expected 28x28")
@@ -48,7 +41,7 @@ def _images(images_file: Path, labels_file: Path, size: int) -> Images:
         raise Malformed(f"{images_file}: no images")
     if labels.max() > 9:
         raise Malformed(f"{labels_file}: label {labels.max()}, expected 0 to 9")
-    return Images(fit(images[:, None], size), labels.astype(np.int64))
+    return Images(fit(images[:, None], request.size), labels.astype(np.int64))
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:

@@ -26,8 +26,7 @@ def read(request: ReadRequest) -> Dataset:
     arrays = stored_arrays(path, {name for convention in _CONVENTIONS for name in convention if name})
     names = next((convention for convention in _CONVENTIONS if convention[0] in arrays), None)
     if names is None:
-        wanted = ", ".join(convention[0] for convention in _CONVENTIONS)
-        raise Malformed(f"{path}: contains none of {wanted}")
+        raise Malformed(f"{path}: contains none of {', '.join(convention[0] for convention in _CONVENTIONS)}")
     images, labels, test_images, test_labels = (arrays.get(name) for name in names)
     train, test, classes = gather((images, labels), (test_images, test_labels), request.size, str(path))
     return request.dataset(train, test, classes)

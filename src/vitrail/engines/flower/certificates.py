@@ -34,6 +34,7 @@ from vitrail.utils.keys import new_key
 
 HOSTS = ("localhost", "127.0.0.1")
 SERVER = "superlink"
+_Key = ec.EllipticCurvePrivateKey
 _Extensions = list[tuple[x509.ExtensionType, bool]]  # each with whether it is critical
 
 
@@ -88,8 +89,7 @@ def _fill(folder: Path, nodes: Sequence[str], hosts: Sequence[str], valid: dt.ti
         (x509.KeyUsage(True, False, False, False, False, False, False, False, False), True),
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
     ]
-    certificate = _certificate("server", key, authority, valid, of_server)
-    (server / "server.crt").write_bytes(certificate)
+    (server / "server.crt").write_bytes(_certificate("server", key, authority, valid, of_server))
     _private(server / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     signs = new_key(server / "signing.key").public.hex() + "\n"
     (server / "signing.pub").write_text(signs)
@@ -115,13 +115,7 @@ def _private(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _certificate(
-    role: str,
-    key: ec.EllipticCurvePrivateKey,
-    authority: ec.EllipticCurvePrivateKey,
-    valid: dt.timedelta,
-    extensions: _Extensions,
-) -> bytes:
+def _certificate(role: str, key: _Key, authority: _Key, valid: dt.timedelta, extensions: _Extensions) -> bytes:
     """Return a certificate that the authority signs, in PEM."""
     now, public = dt.datetime.now(dt.UTC), key.public_key()
     builder = (

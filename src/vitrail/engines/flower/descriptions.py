@@ -96,8 +96,7 @@ class Description:
             if "refuses" in found:
                 name, reason = printable(str(found.get("name", "")), 60), printable(str(found["refuses"]))
                 raise VitrailError(f"{name}: {reason}".removeprefix(": "))
-            name, key, shape, classes = (found[field] for field in ("name", "key", "shape", "classes"))
-            images = found.get("images", 0)
+            name, key, shape, classes, images = (found[f] for f in ("name", "key", "shape", "classes", "images"))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             raise Malformed(f"its description cannot be read: {type(e).__name__}") from None
         if not _is_name(name):

@@ -155,7 +155,5 @@ class FlowerEngine:
 def max_reply_bytes(method: Method) -> int:
     """Return the largest size of a reply: all declared parts, headers, and letters of secure aggregation."""
     clients = method.task.clients
-    total = 2**20 + 2**10 * clients
-    for d in method.reply_spec().values():
-        total += d.most_bytes * (clients if d.how == "relay" else 1)
-    return min(total, LARGEST)
+    parts = sum(d.most_bytes * (clients if d.how == "relay" else 1) for d in method.reply_spec().values())
+    return min(2**20 + 2**10 * clients + parts, LARGEST)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from vitrail.engines.secagg import messages
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.messages import bytes_part, integer_formats, read_bits, read_bytes, read_names
 from vitrail.engines.secagg.shares import ADVERTISED, SECRET, SHARE, AdvertisedKeys, Group
+from vitrail.engines.signing.server import ClientKeys
 from vitrail.methods.base import PartSpec, Task
 from vitrail.privacy.noise import Source
 from vitrail.utils import crypto
@@ -22,9 +22,6 @@ from vitrail.utils.errors import Malformed, VitrailError
 from vitrail.utils.keys import SIGNATURE, Key, signed_by
 from vitrail.utils.state import State
 from vitrail.wire.message import Message, Part
-
-if TYPE_CHECKING:
-    from vitrail.engines.signing.server import ClientKeys
 
 Step = tuple[State, tuple[Part, ...]]  # the secrets after an exchange, and the parts to send
 

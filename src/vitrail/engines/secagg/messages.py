@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from vitrail.methods.base import PartSpec, fixed_point_scale
 from vitrail.utils.errors import Malformed, VitrailError
-from vitrail.wire.codecs import Array
+from vitrail.wire.codecs import Array, join_bits, pack_bits, unpack_bits
 from vitrail.wire.message import Message, Part, make_part
 
 ADVERTISE, SHARES, MASK, CONFIRM, OPEN = range(5)
@@ -59,8 +59,7 @@ def read_bits(message: Message, name: str, size: int) -> list[int]:
     """Return a part of a request that has one bit per client; raise Malformed if it has not."""
     for p in message.parts:
         if (p.name, p.codec, p.shape) == (name, "u1", (size,)):
-            bits: list[int] = p.array().tolist()
-            return bits
+            return p.array().tolist()
     raise Malformed(f"part {name!r} of the request is not {size} bits")
 
 
@@ -135,27 +134,19 @@ class IntegerFormat:
         if left.size and int(left.max()) > clients * self.span:
             raise Malformed("a sum is out of range: a client sent a false value; it cannot be identified")
         integers = left.astype(np.uint64).view(np.int64) + np.int64(clients * self.low)
-        values: NDArray[np.float64] = integers / np.float64(self.scale)
-        return values
+        return integers / np.float64(self.scale)
 
     def pack(self, words: Words) -> bytes:
         """Encode with w bits per element, most significant bit first, without gaps."""
-        wide = words.astype(self.dtype.newbyteorder(">"))
         if self.width == 8 * self.dtype.itemsize:
-            return wide.tobytes()
-        bits = np.unpackbits(wide.view(np.uint8).reshape(self.size, -1), axis=1)
-        return np.packbits(bits[:, -self.width :]).tobytes()
+            return words.astype(self.dtype.newbyteorder(">")).tobytes()
+        return pack_bits(words, self.width)
 
     def unpack(self, payload: Array) -> Words:
         """Decode the bytes of `pack`; the caller has checked their number."""
         if self.width == 8 * self.dtype.itemsize:
             return np.frombuffer(payload, self.dtype.newbyteorder(">")).astype(self.dtype)
-        bits = np.unpackbits(payload)
-        if bits[self.size * self.width :].any():
-            raise Malformed("the last byte has bits set beyond the last element")
-        wide = np.zeros((self.size, 8 * self.dtype.itemsize), np.uint8)
-        wide[:, -self.width :] = bits[: self.size * self.width].reshape(self.size, self.width)
-        return np.packbits(wide).view(self.dtype.newbyteorder(">")).astype(self.dtype)
+        return join_bits(unpack_bits(payload, self.size, self.width), self.dtype)
 
 
 def integer_formats(declared: Mapping[str, PartSpec], clients: int, participants: int) -> dict[str, IntegerFormat]:

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from vitrail.engines.federation import Ask, OnProgress
-from vitrail.engines.replies import CheckedPart, Failure, read_reply
+from vitrail.engines.replies import CheckedReply, Failure, read_reply
 from vitrail.engines.requests import RequestBuilder
 from vitrail.engines.secagg import messages
 from vitrail.engines.secagg import shares as secagg
 from vitrail.engines.secagg.messages import IntegerFormat, Words, bits_part, bytes_part, integer_formats, write_names
 from vitrail.engines.secagg.shares import SHARE, AdvertisedKeys, Group
 from vitrail.methods.base import Method, PartSpec, Sums
+from vitrail.utils import crypto
 from vitrail.utils.errors import VitrailError, reason_of
 from vitrail.utils.keys import SIGNATURE, signed_by
 from vitrail.wire.message import Header, Kind, Message, Part, encode
@@ -110,13 +111,16 @@ class _Exchanges:
         self.excluded = self.result.excluded
         self.keys: dict[str, AdvertisedKeys] = {}
         self.letters: dict[str, bytes] = {}  # by sender: its sealed letters to all others, in order
+        self.need_full: list[str] = []  # clients that do not have the state that the server assumed
 
     def advertise(self, participants: Sequence[str]) -> list[str]:
         """Exchange 0: collect the clients' keys; return the clients that sent valid ones, in order."""
         parts: dict[str, Sequence[Part]] = dict.fromkeys(participants, ())
         for client, raw in self._exchange(messages.ADVERTISE, parts, messages.KEYS, secagg.ADVERTISED):
             try:
-                keys = AdvertisedKeys.read(raw).check_points()
+                keys = AdvertisedKeys.read(raw)
+                for key in (keys.letters, keys.masks):  # a key with which every agreement is public would fail others
+                    crypto.agree(bytes(secagg.SECRET), key, b"a trial")
                 self.keys[client] = keys.check(self.builder.run, self.builder.fed.round, client)
             except Exception as e:
                 self.excluded[client] = f"reply refused: {reason_of(e)}"
@@ -152,10 +156,9 @@ class _Exchanges:
                     raw += self.letters[c][at : at + secagg.LETTER]
             return senders, bytes_part(messages.LETTERS, bytes(raw))
 
-        need_full: list[str] = []  # clients that do not have the state that the server assumed
-        for full, clients in ((False, members), (True, need_full)):
+        for full, clients in ((False, members), (True, self.need_full)):
             requests = self.builder.requests(clients, full, messages.MASK, letters_to)
-            for client, reply in self._replies(messages.MASK, requests, expected, None if full else need_full):
+            for client, reply in self._replies(messages.MASK, requests, expected, full):
                 try:
                     words = {p.part.name: formats[p.part.name].unpack(p.array) for p in reply}
                 except Exception as e:
@@ -209,23 +212,17 @@ class _Exchanges:
             yield client, bytes(reply[0].array)
 
     def _replies(
-        self,
-        exchange: int,
-        requests: Iterable[tuple[str, bytes]],
-        expected: Mapping[str, PartSpec],
-        need_full: list[str] | None = None,
-    ) -> Iterator[tuple[str, tuple[CheckedPart, ...]]]:
+        self, exchange: int, requests: Iterable[tuple[str, bytes]], expected: Mapping[str, PartSpec], full: bool = True
+    ) -> Iterator[tuple[str, CheckedReply]]:
         """Yield valid replies; other clients are excluded, or added to `need_full` if they need the full state."""
         b = self.builder
         for client, answer in self.send(requests):
             self.result.count_up(client, answer)
-            reply = read_reply(answer, b.run, b.fed.round, client, expected, b.server, exchange)
-            if reply == Kind.NEED_FULL and need_full is not None:
-                need_full.append(client)
-            elif isinstance(reply, Kind):
-                self.excluded[client] = "requested the full state although it was just sent"
-            elif isinstance(reply, Failure):
+            reply = read_reply(answer, b.run, b.fed.round, client, expected, b.fed.server, exchange, full=full)
+            if isinstance(reply, Failure):
                 self.excluded[client] = reply.reason
+            elif reply is Kind.NEED_FULL:
+                self.need_full.append(client)
             else:
                 yield client, reply
             self.on_progress(self.result)

@@ -95,12 +95,6 @@ class AdvertisedKeys:
             raise Malformed(f"the keys of {name!r} are not signed for this round by its key {self.signer.hex()[:16]}")
         return self
 
-    def check_points(self) -> AdvertisedKeys:
-        """Raise Malformed for keys with which every agreement is public; clients would fail when they use one."""
-        for key in (self.letters, self.masks):
-            crypto.agree(bytes(SECRET), key, b"a trial")
-        return self
-
 
 def signed_keys(run: bytes, round_: int, name: str, keys: bytes) -> tuple[bytes, ...]:
     """Return what a client signs when it advertises its keys."""
@@ -135,8 +129,7 @@ def commitment(seed: bytes) -> bytes:
 
 def own_key(seed: bytes) -> bytes:
     """Return the key of a client's own mask."""
-    key: bytes = crypto.derive(seed, b"own mask")
-    return key
+    return crypto.derive(seed, b"own mask")
 
 
 def add_mask(vector: Mapping[str, Words], key: bytes, sign: int) -> None:
@@ -216,40 +209,29 @@ def remaining_masks(
         Malformed: A secret cannot be rebuilt.
     """
     names = group.names
-    wrong_senders: list[int] = []
-    for i, name in enumerate(names):
-        if name not in members:
-            continue
-        if name in alive:
-            seed = _rebuild(group, name, shares[i], wrong_senders, keys[name].seed, commitment)
-            yield own_key(seed), -1
-            continue
-        private = _rebuild(group, name, shares[i], wrong_senders, keys[name].masks, crypto.public)
-        for j, other in enumerate(names):
-            if other in alive:
-                yield crypto.agree(private, keys[other].masks, pair(group, i, j)), -sign(j, i)
-
-
-def _rebuild(
-    group: Group,
-    name: str,
-    shares: Mapping[int, bytes],
-    wrong_senders: list[int],
-    advertised: bytes,
-    advertise: Callable[[bytes], bytes],
-) -> bytes:
-    """Rebuild a secret that matches what its owner advertised, also if one of the shares is wrong.
-
-    The sender of a wrong share is added to `wrong_senders`; its shares of the next secret are not tried first.
-    """
     need = group.threshold
-    if len(shares) < need:
-        raise Malformed(f"{len(shares)} clients remain that have shares of a secret of {name}, {need} are needed")
-    for wrong in (*wrong_senders[-1:], None, *list(shares)[:need]):
-        some = [(j + 1, share) for j, share in shares.items() if j != wrong][:need]
-        with suppress(Malformed):
-            secret = join(dict(some))
-            if len(some) == need and advertise(secret) == advertised:
-                wrong_senders += [] if wrong is None else [wrong]
-                return secret
-    raise Malformed(f"the shares of a secret of {name} do not match it: a client sent wrong shares")
+    wrong_senders: list[int] = []  # their shares of the next secret are not tried first
+
+    def rebuild(i: int, advertised: bytes, advertise: Callable[[bytes], bytes]) -> bytes:
+        """Rebuild a secret of client i that matches what it advertised, also if one of the shares is wrong."""
+        if len(shares[i]) < need:
+            raise Malformed(
+                f"{len(shares[i])} clients remain that have shares of a secret of {names[i]}, {need} are needed"
+            )
+        for wrong in (*wrong_senders[-1:], None, *list(shares[i])[:need]):
+            some = [(j + 1, share) for j, share in shares[i].items() if j != wrong][:need]
+            with suppress(Malformed):
+                secret = join(dict(some))
+                if len(some) == need and advertise(secret) == advertised:
+                    wrong_senders.extend([] if wrong is None else [wrong])
+                    return secret
+        raise Malformed(f"the shares of a secret of {names[i]} do not match it: a client sent wrong shares")
+
+    for i, name in enumerate(names):
+        if name in members and name in alive:
+            yield own_key(rebuild(i, keys[name].seed, commitment)), -1
+        elif name in members:
+            private = rebuild(i, keys[name].masks, crypto.public)
+            for j, other in enumerate(names):
+                if other in alive:
+                    yield crypto.agree(private, keys[other].masks, pair(group, i, j)), -sign(j, i)

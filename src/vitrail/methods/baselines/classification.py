@@ -26,7 +26,7 @@ from vitrail.methods.base import BaseMethod, clip_weights, is_sendable, setting
 from vitrail.methods.messages import Broadcast, PartSpec, Reply, ServerMessage, Sums, Task
 from vitrail.models.model import Model
 from vitrail.nets.classifier import build_classifier, random_shift
-from vitrail.nets.flat import from_vector, to_vector, vector_size
+from vitrail.nets.flat import from_vector, on_meta, to_vector, vector_size
 from vitrail.utils.determinism import one_thread
 from vitrail.utils.errors import VitrailError
 from vitrail.utils.rng import Rng
@@ -110,10 +110,8 @@ class FederatedClassifier(BaseMethod):
     def reply_spec(self) -> Mapping[str, PartSpec]:
         if not self.task.classes:
             raise VitrailError("a classifier needs labels; use labelled data and labels=auto")
-        with torch.device("meta"):
-            size = vector_size(self.net())
         return {
-            "network": PartSpec("sum", "float32", size, over="weight"),
+            "network": PartSpec("sum", "float32", vector_size(on_meta(self.net)), over="weight"),
             "weight": PartSpec("sum", "float32", 1, least=0),
             "metric.loss": PartSpec("sum", "float32", 1),
         }
@@ -125,12 +123,9 @@ class FederatedClassifier(BaseMethod):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(rng.child("network").seed())
             first = gan.init_or_warm_start(start, {"network": to_vector(self.net())})
-        has_labels = data is not None and data.labels is not None and len(data)
-        return {
-            **first,
-            "rounds": 0,
-            "real": {"pixels": data.pixels, "labels": data.labels} if data and has_labels else None,
-        }
+        usable = data is not None and data.labels is not None and len(data)
+        real = {"pixels": data.pixels, "labels": data.labels} if data is not None and usable else None
+        return {**first, "rounds": 0, "real": real}
 
     def broadcast(self, server: State, client: str, full: bool) -> Broadcast:  # noqa: ARG002
         """Send w_t."""
@@ -139,8 +134,7 @@ class FederatedClassifier(BaseMethod):
     def finish_round(self, server: State, sums: Sums, rng: Rng) -> State:
         """w_{t+1} <- w_t + Σ n_k Δ_k / Σ n_k; then train on the server's own images."""
         t = server["rounds"]
-        with np.errstate(divide="ignore", invalid="ignore"):  # zero total weight gives NaN: the round is discarded
-            average = server["network"] + sums.values["network"] / sums.values["weight"][0]
+        average = server["network"] + gan.weighted_mean(sums, "network")
         after = {**server, "network": clip_weights(average.astype(np.float32)), "rounds": t + 1}
         if server["real"] is None or not self.server_steps or not np.isfinite(average).all():
             return after
@@ -158,6 +152,13 @@ class FederatedClassifier(BaseMethod):
         return {"classifier": Model("classifier", {**about, "weights": weights})}
 
     # -- client ---------------------------------------------------------------------------------------------------
+
+    def train(
+        self, C: nn.Module, loss: Loss, data: Images, t: int, rng: Rng, correction: Sequence[Tensor] = ()
+    ) -> float:
+        """Take the local steps of round t on a client's images; return the mean loss."""
+        batches = self.batches(data, self.local_steps, rng, self.task.device)
+        return train_sgd(C, batches, loss, self.learning_rate(t), rng, correction)
 
     def weight(self, data: Images) -> float:
         """Return n_k, a client's weight in the average: its number of images."""

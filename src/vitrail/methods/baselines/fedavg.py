@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Images
 from vitrail.methods.base import Reply, ServerMessage, setting
-from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
+from vitrail.methods.baselines.classification import FederatedClassifier
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
 
@@ -31,9 +31,7 @@ class FedAvg(FederatedClassifier):
         """ClientUpdate: local steps from w_t."""
         C = self.load_net(message.parts["network"])
         w_t = [p.detach().clone() for p in C.parameters()]
-        batches = self.batches(data, self.local_steps, rng, self.task.device)
-        lr = self.learning_rate(message.round)
-        loss = train_sgd(C, batches, lambda x, y: self.objective(C, x, y, w_t), lr, rng)
+        loss = self.train(C, lambda x, y: self.objective(C, x, y, w_t), data, message.round, rng)
         return state, self.make_reply(C, message, data, loss)
 
     def objective(self, C: nn.Module, x: Tensor, y: Tensor, w_t: list[Tensor]) -> Tensor:  # noqa: ARG002

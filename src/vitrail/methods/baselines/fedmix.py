@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from vitrail.data.dataset import Images
 from vitrail.methods.base import setting
 from vitrail.methods.baselines import shared_pool
-from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
+from vitrail.methods.baselines.classification import FederatedClassifier
 from vitrail.methods.messages import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.nets.feature_moments import to_float
 from vitrail.utils.errors import Malformed
@@ -88,8 +88,7 @@ class NaiveMix(FederatedClassifier):
             pick = torch.randint(len(y_means), (len(x),), generator=draw)
             return self.loss(C, x, y, to_float(x_means[pick.numpy()]).to(x.device), y_means[pick].to(x.device))
 
-        batches = self.batches(data, self.local_steps, rng, self.task.device)
-        mean_loss = train_sgd(C, batches, loss, self.learning_rate(message.round), rng)
+        mean_loss = self.train(C, loss, data, message.round, rng)
         reply = self.make_reply(C, message, data, mean_loss, **sent)
         return {"own": own, "pool": pool}, Reply(reply.parts, state_id=shared_pool.pool_digest(pool))
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 
 from vitrail.data.dataset import Images
 from vitrail.methods.base import Broadcast, PartSpec, Reply, ServerMessage
@@ -26,7 +25,7 @@ from vitrail.methods.psfedgan import cloud, messages
 from vitrail.methods.psfedgan.algorithm import PsFedGan
 from vitrail.methods.psfedgan.networks import load_discriminator, load_generator, user_state
 from vitrail.nets.dcgan import initialise
-from vitrail.nets.flat import to_vector, vector_size
+from vitrail.nets.flat import on_meta, to_vector, vector_size
 from vitrail.utils.errors import Malformed
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
@@ -47,9 +46,8 @@ class FullGan(PsFedGan):
     )
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
-        with torch.device("meta"):
-            g_size, d_size = vector_size(self.generator()), vector_size(self.discriminator(self.architecture))
-        n = self.steps_per_message
+        G, D = on_meta(self.generator), on_meta(self.discriminator, self.architecture)
+        n, g_size, d_size = self.steps_per_message, vector_size(G), vector_size(D)
         messages.check_message_size(self, n * (g_size + d_size))
         parts = {
             "generators": PartSpec("each", "float32", n * g_size, shape=(n, g_size)),

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vitrail.data.dataset import Images
 from vitrail.methods.base import clip_weights, is_sendable
-from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
+from vitrail.methods.baselines.classification import FederatedClassifier
 from vitrail.methods.messages import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.nets.flat import to_vector
 from vitrail.utils.rng import Rng
@@ -61,8 +61,7 @@ class Scaffold(FederatedClassifier):
         c_i = state["before" if lost else "control"] if state else np.zeros_like(c)
         y_i = self.load_net(x)
         lr, correction = self.learning_rate(message.round), _split_like(list(y_i.parameters()), c - c_i)
-        batches = self.batches(data, self.local_steps, rng, self.task.device)
-        loss = train_sgd(y_i, batches, lambda a, b: F.cross_entropy(y_i(a), b), lr, rng, correction)
+        loss = self.train(y_i, lambda a, b: F.cross_entropy(y_i(a), b), data, message.round, rng, correction)
         c_plus = (c_i - c + (x - to_vector(y_i)) / (self.local_steps * lr)).astype(np.float32)
         if not is_sendable(to_vector(y_i) - x, c_plus - c_i):  # diverged: no change of y_i, so none of c_i
             c_plus, y_i = np.asarray(c_i, np.float32), self.load_net(x)

@@ -25,7 +25,7 @@ from vitrail.data.dataset import Images
 from vitrail.methods import gan
 from vitrail.methods.base import setting
 from vitrail.methods.baselines import shared_pool
-from vitrail.methods.baselines.classification import FederatedClassifier, train_sgd
+from vitrail.methods.baselines.classification import FederatedClassifier
 from vitrail.methods.fakes import pack
 from vitrail.methods.messages import LAST_COUNTED, Broadcast, PartSpec, Reply, ServerMessage, Sums
 from vitrail.nets.dcgan import DcganDiscriminator, DcganGenerator, initialise
@@ -112,8 +112,7 @@ class SdaFl(FederatedClassifier):
                 x, y = torch.cat([x, x_shared]), y if y_shared is None else torch.cat([y, y_shared])
             return F.cross_entropy(C(x), y)
 
-        batches = self.batches(data, self.local_steps, rng, device)
-        mean_loss = train_sgd(C, batches, loss, self.learning_rate(message.round), rng)
+        mean_loss = self.train(C, loss, data, message.round, rng)
         received = state and LAST_COUNTED in message.parts  # the server has this client's generated images
         sent = np.empty(0, np.uint8) if received else own
         reply = self.make_reply(C, message, data, mean_loss, pictures=sent, labels=self.pseudo_labels(C, own))

@@ -38,7 +38,7 @@ from vitrail.methods.padpaf.losses import Form, ProximalTerm, d_loss, g_loss
 from vitrail.models.model import Model
 from vitrail.nets.barlow_twins import barlow_twins
 from vitrail.nets.content_style import Content, ContentStyleGenerator, Style, initialise
-from vitrail.nets.flat import from_vector, load_trainable, to_vector, trainable_mask
+from vitrail.nets.flat import from_vector, load_trainable, on_meta, to_vector, trainable_mask
 from vitrail.nets.spectral_discriminator import SpectralDiscriminator, warm_up_spectral_norm
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State, finite
@@ -46,6 +46,7 @@ from vitrail.utils.state import State, finite
 if TYPE_CHECKING:
     from vitrail.methods.base import ContentStyleModels
 
+Draw = Callable[..., gan.Batch]  # `latents` of a client
 UNIT = 100  # weights count hundreds of images, so that weighted updates fit float16 for small and large clients
 
 
@@ -119,14 +120,10 @@ class PaDPaF(BaseMethod):
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         """Δ_i^fed times the client's weight, the weight, and metrics; nothing private."""
-        with torch.device("meta"):
-            nets = self.networks()
-        one = PartSpec("sum", "float32", 1)
-        parts = {
-            name: PartSpec("sum", self.wire_dtype, int(trainable_mask(nets[name]).sum()), over="weight")
-            for name in self.federated
-        }
-        metrics = {f"metric.{name}": one for name in self.metrics}
+        nets = on_meta(self.networks)
+        sizes = {name: int(trainable_mask(nets[name]).sum()) for name in self.federated}
+        parts = {name: PartSpec("sum", self.wire_dtype, size, over="weight") for name, size in sizes.items()}
+        metrics = {f"metric.{name}": PartSpec("sum", "float32", 1) for name in self.metrics}
         return {**parts, "weight": PartSpec("sum", "float32", 1, least=0), **metrics}
 
     # -- Algorithm 1 ------------------------------------------------------------------------------------------------
@@ -137,13 +134,9 @@ class PaDPaF(BaseMethod):
         names = self.federated or ("generator",)  # with shared=nothing the server's generator stays untrained
         first = {n: initialise(nets[n], rng.child(n).torch()) for n in names}
         vectors = gan.init_or_warm_start(start, {n: to_vector(net)[trainable_mask(net)] for n, net in first.items()})
-        seed = np.frombuffer(rng.child("style").seed().to_bytes(8, "little"), np.uint8)
-        return {
-            **vectors,
-            "adam": dict.fromkeys(self.federated),
-            "rounds": 0,
-            "seed": seed if start is None else start["seed"],
-        }
+        drawn = np.frombuffer(rng.child("style").seed().to_bytes(8, "little"), np.uint8)
+        seed = drawn if start is None else start["seed"]
+        return {**vectors, "adam": dict.fromkeys(self.federated), "rounds": 0, "seed": seed}
 
     # (lines 4 and 5: the engine runs τ_max = `rounds` rounds and samples `clients_per_round` clients I)
 
@@ -154,11 +147,16 @@ class PaDPaF(BaseMethod):
         proximal = ProximalTerm(self.prox_mu, theta_0)
         training_state, metrics = self.train(nets, state, proximal, message.round, data, rng)  # lines 7 to 10
 
-        delta_i: dict[str, NDArray[np.float32]] = {}  # (line 12, Δ_i^pvt ← 0: only federated networks are sent)
-        for name, theta in theta_0.items():  # line 11: Δ_i ← θ_i(1) - θ_i(t)
-            delta_i[name] = theta.astype(np.float32) - to_vector(nets[name])[trainable_mask(nets[name])]
+        n = np.float32(len(data) / UNIT if self.weighting == "examples" else 1.0)
+        delta_i = {  # line 11: Δ_i ← θ_i(1) - θ_i(t) (line 12, Δ_i^pvt ← 0: only federated networks are sent)
+            name: n * (theta.astype(np.float32) - to_vector(nets[name])[trainable_mask(nets[name])])
+            for name, theta in theta_0.items()
+        }
         after: State = {**private_state(nets, self.federated), **training_state}
-        return self.reply(state, after, delta_i, metrics, len(data))
+        if not finite(after) or not is_sendable(*delta_i.values()):  # diverged: this client changes nothing
+            after, delta_i = state, {name: np.zeros_like(delta) for name, delta in delta_i.items()}
+        means = {f"metric.{k}": v for k, v in zip(self.metrics, metrics[:, None], strict=True)}
+        return after, Reply({"weight": np.array([n]), **delta_i, **means})
 
     def train(
         self, nets: gan.Nets, state: State, proximal: ProximalTerm, tau: int, data: Images, rng: Rng
@@ -184,10 +182,8 @@ class PaDPaF(BaseMethod):
         """Line 17: θ_0(τ+1) ← OPT_0(mean of Δ_i; θ_0(τ), η_0)."""
         after: State = {**server, "adam": {}, "rounds": server["rounds"] + 1}
         for name in self.federated:
-            with np.errstate(divide="ignore", invalid="ignore"):  # zero total weight gives NaN; the round is discarded
-                delta = (sums.values[name] / sums.values["weight"][0]).astype(np.float32)
             theta_0 = nn.ParameterList([torch.from_numpy(np.array(server[name], np.float32))])
-            theta_0[0].grad = torch.from_numpy(delta)
+            theta_0[0].grad = torch.from_numpy(gan.weighted_mean(sums, name).astype(np.float32))
             opt_0 = self.server_optimizer(theta_0, server["adam"][name], server["rounds"])
             opt_0.step()
             after[name] = clip_weights(theta_0[0].detach().numpy())
@@ -202,13 +198,7 @@ class PaDPaF(BaseMethod):
     # -- lines 20 to 27: GANOPT -------------------------------------------------------------------------------------
 
     def ganopt(
-        self,
-        model: ClientGan,
-        opt_i: gan.Optimizers,
-        train_G: bool,
-        xi: gan.Batch,
-        noise: Callable[..., gan.Batch],
-        proximal: ProximalTerm,
+        self, model: ClientGan, opt_i: gan.Optimizers, train_G: bool, xi: gan.Batch, noise: Draw, proximal: ProximalTerm
     ) -> Tensor:
         """Take a step of D on ξ and, if train_G, a step of G after it; return the metrics."""
         minus_f, twins, loss_g = self.d_objective(model, xi, noise(pairs=True))
@@ -262,13 +252,12 @@ class PaDPaF(BaseMethod):
         nets = self.networks()
         if client is None:
             client = private_state(load_networks(nets, {}, {}, server["seed"]), self.content_networks)
-        D_c = load_trainable(nets["discriminator"], server["discriminator"])
-        warm_up_spectral_norm(D_c)
-        D_s = from_vector(nets["style_discriminator"], client["style_discriminator"])
-        assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
+        D_c, D_s = nets["discriminator"], nets["style_discriminator"]
+        warm_up_spectral_norm(load_trainable(D_c, server["discriminator"]))
+        from_vector(D_s, client["style_discriminator"])
         return self.export_models(server, client)["generator"], D_c, D_s
 
-    # -- optimizers and the reply -----------------------------------------------------------------------------------
+    # -- optimizers -------------------------------------------------------------------------------------------------
 
     def client_optimizers(self, model: ClientGan, state: State, tau: int) -> gan.Optimizers:
         """Return OPT_i of G, with η_i of round τ, and of D, with 2η_i."""
@@ -282,22 +271,6 @@ class PaDPaF(BaseMethod):
         if self.server_opt == "average":
             return torch.optim.SGD(theta_0.parameters(), 1.0)
         return gan.adam(theta_0, self.server_lr * self.lr_decay**tau, self.betas, adam)
-
-    def reply(
-        self,
-        before: State,
-        after: State,
-        delta_i: Mapping[str, NDArray[np.float32]],
-        metrics: NDArray[Any],
-        images: int,
-    ) -> tuple[State, Reply]:
-        """Return the client's new state and its weighted update; a client that diverged changes nothing."""
-        n = np.float32(images / UNIT if self.weighting == "examples" else 1.0)
-        parts: dict[str, NDArray[Any]] = {"weight": np.array([n]), **{name: n * d for name, d in delta_i.items()}}
-        parts |= {f"metric.{k}": v for k, v in zip(self.metrics, metrics[:, None], strict=True)}
-        if not finite(after) or not is_sendable(*(parts[name] for name in delta_i)):
-            return before, Reply(parts | {name: np.zeros_like(parts[name]) for name in delta_i})
-        return after, Reply(parts)
 
 
 # -- used by GANOPT -----------------------------------------------------------------------------------------------
@@ -318,8 +291,6 @@ class ClientGan:
     def of(nets: gan.Nets, device: str) -> ClientGan:
         """Join the networks of `PaDPaF.networks`."""
         G_c, G_s, D_c, D_s = (nets[name] for name in ("generator", "style", "discriminator", "style_discriminator"))
-        assert isinstance(G_c, Content) and isinstance(G_s, Style)  # noqa: S101, PT018
-        assert isinstance(D_c, SpectralDiscriminator) and isinstance(D_s, SpectralDiscriminator)  # noqa: S101, PT018
         G, D = ContentStyleGenerator(G_c, G_s).to(device).train(), nn.ModuleList([D_c, D_s]).to(device).train()
         D.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         D_nets: gan.Nets = {"discriminator": D_c, "style_discriminator": D_s}

@@ -25,7 +25,7 @@ from vitrail.methods.base import setting
 from vitrail.methods.padpaf.algorithm import PaDPaF, latents, local_batches
 from vitrail.methods.padpaf.losses import Form, ProximalTerm
 from vitrail.nets.barlow_twins import barlow_twins
-from vitrail.nets.content_style import Content, ContentStyleGenerator, Style
+from vitrail.nets.content_style import ContentStyleGenerator
 from vitrail.nets.generators import num_doublings
 from vitrail.utils.rng import Rng
 from vitrail.utils.state import State
@@ -79,9 +79,7 @@ class PaDPaFVae(PaDPaF):
 
 def join_decoder(nets: gan.Nets) -> ContentStyleGenerator:
     """Return the decoder of content and style."""
-    content, style = nets["generator"], nets["style"]
-    assert isinstance(content, Content) and isinstance(style, Style)  # noqa: S101, PT018
-    return ContentStyleGenerator(content, style)
+    return ContentStyleGenerator(nets["generator"], nets["style"])
 
 
 def elbo(

@@ -27,15 +27,8 @@ from torch import Tensor
 from vitrail.data.dataset import Images
 from vitrail.methods import gan, masks
 from vitrail.methods.base import Broadcast, Model, PartSpec, Reply, ServerMessage, Sums, setting
-from vitrail.methods.prism import messages
+from vitrail.methods.prism import mechanisms, messages
 from vitrail.methods.prism.loss import build_loss
-from vitrail.methods.prism.mechanisms import (
-    bernoulli_bound,
-    build_mechanism,
-    check_settings,
-    noised_theta,
-    paper_multiplier,
-)
 from vitrail.methods.released_sums import feature_summary
 from vitrail.nets.features import FEATURES, parse_layers
 from vitrail.nets.generators import GENERATORS
@@ -197,7 +190,7 @@ class Prism(masks.MaskMethod):
         """Return a mask M ~ Bern(θ) for mask layers, and scores for score layers (Algorithm 2)."""
         theta = torch.sigmoid(s)  # θ ← Sigmoid(s)
         if self.privacy in ("mask-update", "paper"):  # θ̃ ← θ + N(0, Iσ²), clipped to [c, 1-c]
-            theta = noised_theta(self, theta, s_t, self.source(rng.child("noise")))
+            theta = mechanisms.noised_theta(self, theta, s_t, self.source(rng.child("noise")))
             s = torch.logit(theta)
         parts: dict[str, Array] = {}
         (masked, scored), (has_mask, has_scores) = self.split, self.elements
@@ -295,17 +288,17 @@ class Prism(masks.MaskMethod):
 
     def reply_spec(self) -> Mapping[str, PartSpec]:
         parse_layers(self.features, self.layers)
-        check_settings(self)
+        mechanisms.check_settings(self)
         return messages.reply_spec(self)
 
     def base_mechanism(self) -> Mechanism | None:
-        return None if self.privacy == "none" else build_mechanism(self)
+        return None if self.privacy == "none" else mechanisms.build_mechanism(self)
 
     def multiplier(self, found: Mechanism) -> float:
-        return paper_multiplier(self) if self.privacy == "paper" else super().multiplier(found)
+        return mechanisms.paper_multiplier(self) if self.privacy == "paper" else super().multiplier(found)
 
     def bound(self, found: Mechanism) -> str:
-        return bernoulli_bound(self, found)
+        return mechanisms.bernoulli_bound(self, found)
 
     def noised_masks(self) -> Prism | None:
         """Return itself where the bits of masks drawn from θ̃ are sent."""
@@ -318,5 +311,4 @@ class Prism(masks.MaskMethod):
 
     def released_sums(self, parts: Mapping[str, Array], state: State) -> Array:  # noqa: ARG002
         """Return the sums that the client stores: what it sends is computed from them."""
-        found: Array = state["loss"]["released"]
-        return found
+        return state["loss"]["released"]

@@ -69,8 +69,7 @@ class AdamMovingAverage:
         self.v.grad = (self.v - delta_var.detach()) * present
         self.adam.step()
         share = self.real.share[:, None]
-        loss: Tensor = (share * (self.m * delta_mean + self.v * delta_var)).sum()
-        return loss
+        return (share * (self.m * delta_mean + self.v * delta_var)).sum()
 
     def state(self) -> State:
         """Return m, v and their Adam state, which persist across rounds."""

@@ -43,9 +43,8 @@ def has_last_scores(server: State, client: str) -> bool:
 
 def encode_scores(p: Prism, server: State, client: str, full: bool) -> Broadcast:
     """Return the request for one client; `full` if it lost its state."""
-    parts: dict[str, tuple[str, Array]] = {
-        name: ("seed", np.array([server[name]], np.uint64)) for name in ("seed", "draws")
-    }
+    parts: dict[str, tuple[str, Array]] = {}
+    parts |= {name: ("seed", np.array([server[name]], np.uint64)) for name in ("seed", "draws")}
     parts["stratum"] = ("int32", np.array([server["who"].index(client), len(server["who"])], np.int32))
     base = NO_BASE
     if server["closed"] and has_last_scores(server, client) and not full:

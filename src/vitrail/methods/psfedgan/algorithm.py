@@ -38,7 +38,7 @@ from vitrail.methods.psfedgan.networks import Trained
 from vitrail.nets.classifier import random_shift
 from vitrail.nets.dcgan import DcganGenerator
 from vitrail.nets.discriminators import DISCRIMINATORS, build_discriminator, initialise
-from vitrail.nets.flat import from_vector, tensor_sizes, to_vector
+from vitrail.nets.flat import from_vector, on_meta, tensor_sizes, to_vector
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.crypto import public
 from vitrail.utils.determinism import one_thread
@@ -313,9 +313,8 @@ class PsFedGan(gan.PrivateGan):
                 x, l = cloud.draw_batch(self, mixture, server["real"], draw)  # noqa: E741
                 optimizer.param_groups[0]["lr"] = self.c_lr * cloud.schedule(step / (self.num_classifier_rounds * n))
                 # C_l^(t+1) <- F(C_l^(t))
-                gan.step(
-                    optimizer, F.cross_entropy(C_l(random_shift(x, draw)), l, label_smoothing=self.label_smoothing)
-                )
+                loss = F.cross_entropy(C_l(random_shift(x, draw)), l, label_smoothing=self.label_smoothing)
+                gan.step(optimizer, loss)
         return {**server, "classifier": {"network": to_vector(C_l), "adam": optimizer.state_dict()["state"]}}
 
     def export_models(self, server: State, client: State | None = None) -> Mapping[str, Model]:
@@ -377,8 +376,7 @@ class PsFedGan(gan.PrivateGan):
 
     def coding(self, architecture: str) -> messages.Coding:
         """Return the coding of discriminators of this architecture."""
-        with torch.device("meta"):
-            return messages.Coding(self.d_coding, tensor_sizes(self.discriminator(architecture)))
+        return messages.Coding(self.d_coding, tensor_sizes(on_meta(self.discriminator, architecture)))
 
     def with_client_overrides(self, wishes: Mapping[str, str]) -> PsFedGan:
         """Apply the override `discriminator`, such as "dense:32", of a client's owner."""

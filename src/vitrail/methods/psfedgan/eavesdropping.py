@@ -93,5 +93,4 @@ class Eavesdropping:
 
     def rebuilt(self, server: State) -> Mapping[str, State]:
         """Return the server's G_s by client, with the client's `labels`."""
-        twins: Mapping[str, State] = server["twins"]
-        return twins
+        return server["twins"]

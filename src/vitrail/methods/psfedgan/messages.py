@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitrail.data.dataset import Images
+from vitrail.methods import gan
 from vitrail.methods.base import MAX_WEIGHT, PartSpec, is_sendable
 from vitrail.methods.psfedgan.networks import own_discriminators, with_discriminator_of
+from vitrail.nets.flat import on_meta
 from vitrail.privacy import dpsgd
 from vitrail.privacy.mechanism import Mechanism
 from vitrail.utils.errors import Malformed, VitrailError
@@ -192,8 +193,7 @@ def read_labels(run: PsFedGan, parts: Mapping[str, Array]) -> list[int]:
 def common_parts(run: PsFedGan) -> dict[str, PartSpec]:
     """Declare labels and losses, where they may be sent."""
     parts = {"labels": PartSpec("each", "u1", run.task.classes)} if sends_labels(run) else {}
-    one = PartSpec("sum", "float32", 1)
-    return parts if run.mechanism is not None else {**parts, "metric.loss_g": one, "metric.loss_d": one}
+    return parts if run.mechanism is not None else {**parts, **gan.LOSSES}
 
 
 def common_reply(run: PsFedGan, data: Images, losses: Sequence[Array]) -> dict[str, Array]:
@@ -228,8 +228,7 @@ def build_mechanism(run: PsFedGan) -> Mechanism:
             "privacy=dp-sgd with label_sets=declared: the set of a client's labels would leave without noise; "
             "use label_sets=all, or, if that set may be public, label_sets=public"
         )
-    with torch.device("meta"):
-        dpsgd.check(run.discriminator(run.architecture))
+    dpsgd.check(on_meta(run.discriminator, run.architecture))
     noised = dpsgd.mechanism(run.max_grad_norm, run.sample_rate, run.steps_per_message * run.d_steps, run.released)
     if not sends_labels(run):
         return noised

@@ -16,6 +16,7 @@ from vitrail.utils.registry import Registry
 from vitrail.utils.state import State
 
 STORED = "stored with the weights"
+_HERE = "vitrail.models.kinds"
 REMEDY = "import the module that registers it, or list that module in the environment variable VITRAIL_PLUGINS"
 
 
@@ -194,16 +195,13 @@ MODEL_KINDS: Registry[type[ModelKind]] = Registry(
     "model kind",
     "vitrail.model_kinds",
     {
-        "masked": ("vitrail.models.kinds.seeded:MaskedKind", "a seed and one mask over its frozen random weights"),
-        "ensemble": ("vitrail.models.kinds.seeded:EnsembleKind", "a seed and a probability per weight"),
-        "dense": ("vitrail.models.kinds.seeded:DenseKind", "trained weights of a registered generator, as float16"),
-        "dcgan": ("vitrail.models.kinds.weights:DcganKind", "ordinary weights of a DCGAN"),
-        "mixture": ("vitrail.models.kinds.weights:MixtureKind", "several DCGANs, one of which draws each image"),
-        "padpaf": (
-            "vitrail.models.kinds.weights:ContentStyleKind",
-            "shared content with one client's style, or with none",
-        ),
-        "classifier": ("vitrail.models.kinds.weights:ClassifierKind", "ordinary weights of a classifier"),
+        "masked": (f"{_HERE}.seeded:MaskedKind", "a seed and one mask over its frozen random weights"),
+        "ensemble": (f"{_HERE}.seeded:EnsembleKind", "a seed and a probability per weight"),
+        "dense": (f"{_HERE}.seeded:DenseKind", "trained weights of a registered generator, as float16"),
+        "dcgan": (f"{_HERE}.weights:DcganKind", "ordinary weights of a DCGAN"),
+        "mixture": (f"{_HERE}.weights:MixtureKind", "several DCGANs, one of which draws each image"),
+        "padpaf": (f"{_HERE}.weights:ContentStyleKind", "shared content with one client's style, or with none"),
+        "classifier": (f"{_HERE}.weights:ClassifierKind", "ordinary weights of a classifier"),
     },
 )
 

@@ -12,18 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitrail.models import limits
 from vitrail.models.kinds import REMEDY, ModelKind
-from vitrail.models.limits import (
-    ACTIVATION_PER_BYTE,
-    FREE,
-    STATISTICS_BATCH,
-    WEIGHTS_PER_BYTE,
-    check_activation,
-    check_integer,
-    check_tensors,
-    largest_activation,
-    shown,
-)
+from vitrail.nets.flat import on_meta
 from vitrail.nets.generators import GENERATORS, build_generator
 from vitrail.nets.masked import Ensemble, Masked, decode_mask, recalibrate
 from vitrail.utils.errors import Malformed, nearest
@@ -42,30 +33,29 @@ def seeded_network(tree: Mapping[str, Any]) -> Any:
     """
     name, width = tree["generator"], tree["width"]
     if isinstance(width, bool) or not isinstance(width, int | float) or not 0 < width <= 8:
-        raise Malformed(f"width = {shown(width)}; expected a number above 0 and at most 8")
+        raise Malformed(f"width = {limits.shown(width)}; expected a number above 0 and at most 8")
     if not isinstance(name, str) or name not in GENERATORS:
         near = nearest(name[:60], GENERATORS) if isinstance(name, str) else "expected text"
-        raise Malformed(f"its generator {shown(name)} is not registered; {near}. If it is of a plugin, {REMEDY}")
+        raise Malformed(f"its generator {limits.shown(name)} is not registered; {near}. If it is of a plugin, {REMEDY}")
     return build_generator(name, tuple(tree["shape"]), tree["classes"], tree["width"])
 
 
 def fewest_coded_bytes(tree: Mapping[str, Any]) -> int:
     """Return the fewest bytes of a coded mask, or of coded scores, with which the network of a tree is loaded."""
-    with torch.device("meta"):
-        net = seeded_network(tree)
+    net = on_meta(seeded_network, tree)
     weights = 4 * sum(p.numel() for p in net.parameters())
-    activation = largest_activation(net, tree["shape"][1], tree["classes"])
-    return int(max(-(-(weights - FREE) // WEIGHTS_PER_BYTE), -(-(activation - FREE) // ACTIVATION_PER_BYTE), 0))
+    activation = limits.largest_activation(net, tree["shape"][1], tree["classes"])
+    needed = (weights, limits.WEIGHTS_PER_BYTE), (activation, limits.ACTIVATION_PER_BYTE)
+    return max(0, *(-(-(size - limits.FREE) // per_byte) for size, per_byte in needed))
 
 
-def statistics_inputs(net: nn.Module, seed: int, classes: int) -> list[tuple[Tensor, ...]]:
+def statistics_inputs(net: Any, seed: int, classes: int) -> list[tuple[Tensor, ...]]:
     """Return inputs from which BatchNorm's statistics are computed; the same for everyone who has the seed."""
-    width: Any = net.z
     draw = Rng((seed,)).child("batch statistics").torch()
     batches: list[tuple[Tensor, ...]] = []
     for _ in range(8):
-        z = torch.randn(STATISTICS_BATCH, width, generator=draw)
-        y = torch.randint(classes, (STATISTICS_BATCH,), generator=draw) if classes else None
+        z = torch.randn(limits.STATISTICS_BATCH, net.z, generator=draw)
+        y = torch.randint(classes, (limits.STATISTICS_BATCH,), generator=draw) if classes else None
         batches.append((z,) if y is None else (z, y))
     return batches
 
@@ -80,7 +70,7 @@ class SeededKind(ModelKind):
     def check(cls, tree: dict[str, Any]) -> int:
         name = cls.coded_part
         coded = tree[name]
-        check_integer(tree, "seed")
+        limits.check_integer(tree, "seed")
         if not isinstance(coded, np.ndarray) or coded.dtype != np.uint8 or coded.ndim != 1:
             raise Malformed(f"its {name} is not a row of bytes")
         weights = sum(p.numel() for p in seeded_network(tree).parameters())
@@ -148,15 +138,14 @@ class DenseKind(ModelKind):
 
     @classmethod
     def network(cls, tree: dict[str, Any]) -> nn.Module:
-        net: nn.Module = seeded_network(tree)
-        return net
+        return seeded_network(tree)
 
     @classmethod
     def check(cls, tree: dict[str, Any]) -> int:
-        check_integer(tree, "seed")
+        limits.check_integer(tree, "seed")
         net = cls.network(tree)
-        stored = check_tensors(dict(net.named_parameters()), tree["weights"])
-        check_activation(net, tree["shape"][1], tree["classes"], stored)
+        stored = limits.check_tensors(dict(net.named_parameters()), tree["weights"])
+        limits.check_activation(net, tree["shape"][1], tree["classes"], stored)
         return stored
 
     @classmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import torch
 from torch import nn
 
 from vitrail.models.kinds import STORED, ModelKind
@@ -13,7 +12,7 @@ from vitrail.models.limits import RANGES, check_activation, check_integer, check
 from vitrail.nets.classifier import build_classifier
 from vitrail.nets.content_style import ContentStyleGenerator, build_content_and_style
 from vitrail.nets.dcgan import DcganGenerator
-from vitrail.nets.flat import from_vector, vector_size
+from vitrail.nets.flat import from_vector, on_meta, vector_size
 from vitrail.nets.masked import recalibrate
 from vitrail.nets.mixture import Mixture, known_classes
 from vitrail.utils.errors import Malformed
@@ -88,8 +87,8 @@ class ContentStyleKind(ModelKind):
 
     @classmethod
     def build(cls, tree: dict[str, Any]) -> nn.Module:
-        with torch.device("meta"):  # a model without a style does not store the weights that a style would have
-            content, style = build_content_and_style(tree)
+        # On the meta device, as a model without a style does not store the weights that a style would have.
+        content, style = on_meta(build_content_and_style, tree)
         content.to_empty(device="cpu").load_state_dict(tree["content"])
         if "style" in tree:
             style.to_empty(device="cpu").load_state_dict(tree["style"])
@@ -101,8 +100,7 @@ class ContentStyleKind(ModelKind):
         """Add the client's style, and its content where that is private, too."""
         if "style" not in private:
             raise Malformed("it has no style")
-        with torch.device("meta"):
-            content, style = build_content_and_style(tree)
+        content, style = on_meta(build_content_and_style, tree)
         tree = dict(tree)
         for name, net, vector in (("content", content, private.get("generator")), ("style", style, private["style"])):
             if vector is not None and vector.size != vector_size(net):

@@ -140,7 +140,7 @@ def test_more_rounds_than_were_planned_are_refused(run):
 def test_a_secure_sum_that_was_requested_twice_counts_twice(tmp_path):
     """After a void round all clients are requested again, with new noise: more answers than planned."""
 
-    how = {**MOMENTS, "clients": 3, "rounds": 5, "secagg_threshold": 3, "client_dropout": 0.2}
+    how = {**MOMENTS, "clients": 3, "rounds": 5, "secagg_threshold": 3, "client_dropout": 0.1}
     run, void = None, 0
     for seed in range(20):  # until a client drops out of the first round, and none of a later one
         with suppress(VitrailError):  # too many void rounds

@@ -4,7 +4,8 @@ They generate no images: PS-FedGAN compares its classifier with them. A subclass
 
 Differences from the papers: a fixed number of local steps in place of epochs, so that all clients do the same work; the
 learning rate decays over the rounds; images are shifted by up to two pixels; GroupNorm; a server with labelled images
-(server_fraction) trains on them after each average.
+(server_fraction) trains on them after each average; FedProx weights models by numbers of images, as FedAvg does, where
+its Algorithm 2 selects clients with these probabilities.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from vitrail.metrics.evaluation import check_fits
 from vitrail.metrics.extractors import BATCH, features_of, load_inception_extractor
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.results_io import file_digest, measure_from_tree, measure_to_tree
-from vitrail.metrics.samples import KINDS, Samples
+from vitrail.metrics.samples import KINDS, load_samples
 from vitrail.models.model_file import Generator
 from vitrail.models.model_file import load as load_model
 from vitrail.nets.feature_moments import to_float
@@ -253,7 +253,7 @@ def benchmark_images(
     if not spec.startswith(KINDS):
         raise VitrailError(f"--images {spec}: write npz:{spec if spec.endswith('.npz') else 'FILE'} or folder:PATH")
     real = load_data(data, size=size)
-    given = Samples.of(load_data(spec, size=real.shape[1]))
+    given = load_samples(spec, real)
     check_fits(given, real)
     order = Rng((0,)).child("samples").numpy().permutation(len(given.images))[: PRESETS[preset].images]
     return Result(None, 0, measure_images(given.images.take(order), real, preset, report_progress))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import vitrail
 from tests.federation import QUICK, digits
@@ -125,9 +126,26 @@ def test_images_from_elsewhere_need_the_kind_of_their_source():
         benchmark_images("g.npz", "digits", "quick", size=8)
 
 
-def test_the_command_writes_a_page_about_given_images(tmp_path):
-    from typer.testing import CliRunner
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["siz=8"], "siz = 8: not a setting; did you mean size"),
+        (["size=7"], "size = 7: must be at least 8"),
+        (["size=8", "rounds=3"], "rounds= has no effect with --images"),
+        (["--method", "moments"], "--method has no effect with --images"),
+        (["--epsilon", "1"], "--epsilon has no effect with --images"),
+        (["--seeds", "2"], "--seeds has no effect with --images"),
+    ],
+)
+def test_what_has_no_effect_on_given_images_is_refused(tmp_path, words, reason):
+    given = ["benchmark", "digits", "--images", "npz:/nowhere.npz", "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*given, *words])
+    assert isinstance(done.exception, VitrailError)
+    assert reason in str(done.exception)
+    assert not (tmp_path / "out").exists()
 
+
+def test_the_command_writes_a_page_about_given_images(tmp_path):
     train = digits().train
     np.savez(tmp_path / "given.npz", images=train.pixels[:400, 0], labels=train.labels[:400])
     words = ["benchmark", "digits", "size=8", "--images", f"npz:{tmp_path}/given.npz", "--preset", "quick"]
@@ -171,7 +189,6 @@ def test_published_results_are_percentages_and_name_their_source():
 
 
 def test_the_command_prints_the_table_and_writes_it(done, tmp_path):
-    from typer.testing import CliRunner
 
     out, _ = done
     words = [f"{k}={v}" for k, v in SMALL.items()]

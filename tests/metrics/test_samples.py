@@ -53,7 +53,7 @@ def test_integer_labels_without_names_are_positions_in_the_datas_classes(tmp_pat
         {"labels": LABELS, "classes": np.array(["zero", "one"])},
     ):
         np.savez(tmp_path / "a.npz", images=PIXELS, **other)
-        with pytest.raises(VitrailError, match="the given images have the classes .* has one, zero"):
+        with pytest.raises(VitrailError, match=r"the given images have the classes .* has one, zero"):
             evaluate_samples(spec, real.name, families=["pixels"])
 
 

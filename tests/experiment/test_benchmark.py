@@ -103,6 +103,23 @@ def test_a_registered_method_without_privacy_settings_is_measured(tmp_path, own_
         benchmark(name, "digits", [1.0], [0], tmp_path, "quick")
 
 
+def test_what_cannot_be_trained_or_measured_is_refused_before_the_first_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrail.experiment.benchmark.start_run", None)
+    how = {"size": 8, "clients": 2, "rounds": 1, "workers": 1}
+    np.savez(tmp_path / "plain.npz", images=digits().train.pixels[:100, 0])
+    for method, data, epsilons, reason in (
+        ("fedavg", "digits", [None], "fedavg trains no generator"),
+        ("prism", "digits", [None, 2.0], "privacy=none adds no noise"),
+        ("moments", "digits", [None, 1e-9], "epsilon=1e-09 is too small"),
+        ("moments", f"npz:{tmp_path}/plain.npz", [None], "the benchmark needs labels of two classes or more"),
+    ):
+        with pytest.raises(VitrailError, match=reason):
+            benchmark(method, data, epsilons, [0, 1], tmp_path / "out", "quick", how)
+    with pytest.raises(VitrailError, match="labels=ignore: the benchmark needs labels"):
+        benchmark("moments", "digits", [None], [0], tmp_path / "out", "quick", {**how, "labels": "ignore"})
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_of_other_settings_is_refused(done):
     out, _ = done
     with pytest.raises(VitrailError, match="was run with another rounds; give another --out"):

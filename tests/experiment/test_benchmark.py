@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import vitrail
 from tests.federation import QUICK, digits
@@ -102,6 +103,23 @@ def test_a_registered_method_without_privacy_settings_is_measured(tmp_path, own_
         benchmark(name, "digits", [1.0], [0], tmp_path, "quick")
 
 
+def test_what_cannot_be_trained_or_measured_is_refused_before_the_first_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrail.experiment.benchmark.start_run", None)
+    how = {"size": 8, "clients": 2, "rounds": 1, "workers": 1}
+    np.savez(tmp_path / "plain.npz", images=digits().train.pixels[:100, 0])
+    for method, data, epsilons, reason in (
+        ("fedavg", "digits", [None], "fedavg trains no generator"),
+        ("prism", "digits", [None, 2.0], "privacy=none adds no noise"),
+        ("moments", "digits", [None, 1e-9], "epsilon=1e-09 is too small"),
+        ("moments", f"npz:{tmp_path}/plain.npz", [None], "the benchmark needs labels of two classes or more"),
+    ):
+        with pytest.raises(VitrailError, match=reason):
+            benchmark(method, data, epsilons, [0, 1], tmp_path / "out", "quick", how)
+    with pytest.raises(VitrailError, match="labels=ignore: the benchmark needs labels"):
+        benchmark("moments", "digits", [None], [0], tmp_path / "out", "quick", {**how, "labels": "ignore"})
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_of_other_settings_is_refused(done):
     out, _ = done
     with pytest.raises(VitrailError, match="was run with another rounds; give another --out"):
@@ -125,9 +143,26 @@ def test_images_from_elsewhere_need_the_kind_of_their_source():
         benchmark_images("g.npz", "digits", "quick", size=8)
 
 
-def test_the_command_writes_a_page_about_given_images(tmp_path):
-    from typer.testing import CliRunner
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["siz=8"], "siz = 8: not a setting; did you mean size"),
+        (["size=7"], "size = 7: must be at least 8"),
+        (["size=8", "rounds=3"], "rounds= has no effect with --images"),
+        (["--method", "moments"], "--method has no effect with --images"),
+        (["--epsilon", "1"], "--epsilon has no effect with --images"),
+        (["--seeds", "2"], "--seeds has no effect with --images"),
+    ],
+)
+def test_what_has_no_effect_on_given_images_is_refused(tmp_path, words, reason):
+    given = ["benchmark", "digits", "--images", "npz:/nowhere.npz", "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*given, *words])
+    assert isinstance(done.exception, VitrailError)
+    assert reason in str(done.exception)
+    assert not (tmp_path / "out").exists()
 
+
+def test_the_command_writes_a_page_about_given_images(tmp_path):
     train = digits().train
     np.savez(tmp_path / "given.npz", images=train.pixels[:400, 0], labels=train.labels[:400])
     words = ["benchmark", "digits", "size=8", "--images", f"npz:{tmp_path}/given.npz", "--preset", "quick"]
@@ -171,7 +206,6 @@ def test_published_results_are_percentages_and_name_their_source():
 
 
 def test_the_command_prints_the_table_and_writes_it(done, tmp_path):
-    from typer.testing import CliRunner
 
     out, _ = done
     words = [f"{k}={v}" for k, v in SMALL.items()]

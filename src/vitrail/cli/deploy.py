@@ -12,7 +12,8 @@ from typer import Argument, Option
 def supernode(context: typer.Context) -> None:
     """Start a Flower SuperNode that runs only the vitrail installed here, never code that it receives.
 
-    It takes the options of `flower-supernode`.
+    It takes the options of `flower-supernode`. The keys of --node-config are documented on the page "Deploy on several
+    machines" (how-to/deploy).
 
     `vitrail supernode --superlink fl.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key KEY
     --node-config 'name="north" data="folder:/images" folder="/var/vitrail" max-epsilon=9.8'`

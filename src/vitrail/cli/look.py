@@ -22,7 +22,12 @@ def sample(
     label: Annotated[str | None, Option(help="Name or number of a class; by default all classes in turn.")] = None,
     seed: Annotated[int, Option(min=0, help="The same seed gives the same images.")] = 0,
     out: Annotated[
-        str, Option("-o", "--out", help="A grid (`grid.png`) or arrays `images` and `labels` (`data.npz`).")
+        str,
+        Option(
+            "-o",
+            "--out",
+            help="A grid (`grid.png`) or arrays `images`, `labels` and `classes`, the labels' names (`data.npz`).",
+        ),
     ] = "grid.png",
     client: Annotated[
         str | None, Option(help="Use this client's own generator: its name in a run, or its private file.")
@@ -77,6 +82,7 @@ def _write_arrays(path: Path, generator: Generator, n: int, label: int | str | N
     }
     if labels is not None:
         arrays["labels"] = labels.numpy()
+        arrays["classes"] = np.array(generator.classes, np.str_)
     with path.open("wb") as f:
         np.savez_compressed(f, **arrays)
 

@@ -135,7 +135,8 @@ def compare(
 
 
 def benchmark(
-    data: Annotated[str, Argument(help="Data with labels and a test set, such as mnist.")],
+    context: typer.Context,
+    data: Annotated[str, Argument(help="Data with labels, such as mnist; without a test set, images are held out.")],
     overrides: Overrides = None,
     epsilon: Annotated[str, Option(help="Values of ε, separated by commas; `none`: without noise.")] = "1,10",
     method: Annotated[str, Option(help="The method.")] = "moments",
@@ -162,13 +163,28 @@ def benchmark(
     from vitrail.cli.comparison import run_benchmark
 
     folder = Path(out or Path("runs") / f"benchmark-{data.replace(':', '-')}")
+    settings = parse_overrides(overrides)
+    if images is not None:
+        _check_applies(context, method, settings)
     try:
-        run_benchmark(
-            method, data, _epsilons(epsilon), _seeds(seeds), folder, preset, parse_overrides(overrides), images
-        )
+        run_benchmark(method, data, _epsilons(epsilon), _seeds(seeds), folder, preset, settings, images)
     except KeyboardInterrupt:
         typer.echo("\nInterrupted; all finished rounds are saved. The same command continues.", err=True)
         raise typer.Exit(130) from None
+
+
+def _check_applies(context: typer.Context, method: str, settings: dict[str, Any]) -> None:
+    """Refuse what has no effect with --images: options of the training, and settings other than size=."""
+    from click.core import ParameterSource
+
+    from vitrail.experiment.settings import resolve
+
+    for name in ("method", "epsilon", "seeds"):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise VitrailError(f"--{name} has no effect with --images: nothing is trained; omit it")
+    resolve(method, settings)  # reports wrong names and values
+    if other := [name for name in settings if name != "size"]:
+        raise VitrailError(f"{other[0]}= has no effect with --images: nothing is trained; only size= applies")
 
 
 def _epsilons(text: str) -> list[float | None]:

@@ -23,7 +23,7 @@ def run(
 ) -> None:
     """Train a generator with a method or a settings file.
 
-    `vitrail run prism` uses the built-in digits and ten clients.
+    `vitrail run prism` uses mnist5k, 5,000 built-in digits of MNIST, and ten clients.
 
     `vitrail run fedgan data=mnist clients=6 partition=skew:0.7 sync=g seed=1 out=runs/skewed`
 

@@ -97,7 +97,7 @@ def as_bytes(array: NDArray[Any], where: str) -> NDArray[np.uint8]:
 
 
 def gather(
-    train: tuple[Any, Any], test: tuple[Any, Any], size: int, where: str
+    train: tuple[Any, Any], test: tuple[Any, Any], size: int, where: str, names: Any = None
 ) -> tuple[Images, Images | None, tuple[str, ...]]:
     """Convert arrays to labelled images.
 
@@ -106,6 +106,7 @@ def gather(
         test: Test images and labels, or two None.
         size: Height and width of the result.
         where: Origin of the arrays, for error messages.
+        names: Names of the labels 0, 1, ...; None: the labels themselves are the names.
 
     Returns:
         Training images, test images or None, and the names of the classes.
@@ -118,7 +119,7 @@ def gather(
         raise Malformed(f"{where}: test labels without test images")
     if test_images is not None and (labels is None) != (test_labels is None):
         raise Malformed(f"{where}: labels for only one of training and test images")
-    y, test_y, classes = as_labels(labels, test_labels, where)
+    y, test_y, classes = as_labels(labels, test_labels, where, names)
     train_set = _labelled(as_images(images, size, f"{where}, train"), y, f"{where}, train")
     if test_images is None:
         return train_set, None, classes
@@ -135,15 +136,45 @@ def _labelled(pixels: NDArray[np.uint8], labels: NDArray[np.int64] | None, where
 
 
 def as_labels(
-    train: Any, test: Any, where: str
+    train: Any, test: Any, where: str, names: Any = None
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None, tuple[str, ...]]:
-    """Convert labels to 0, 1, ...; return those of training and test, and the sorted values as names of the classes."""
+    """Convert labels to 0, 1, ...; return those of training and test, and the names of the classes.
+
+    Without `names` the classes are the sorted values.
+    """
     raw = [None if part is None else _flat(part, where) for part in (train, test)]
     if raw[0] is None:
         return None, None, ()
+    if names is not None:
+        classes = _class_names(names, where)
+        return _positions(raw[0], len(classes), where), _positions(raw[1], len(classes), where), classes
     values = np.unique(np.concatenate([part for part in raw if part is not None]))
     labels = [None if part is None else np.searchsorted(values, part).astype(np.int64) for part in raw]
     return labels[0], labels[1], tuple(str(v) for v in values.tolist())
+
+
+def _class_names(names: Any, where: str) -> tuple[str, ...]:
+    array = names.read() if isinstance(names, StoredArray) else np.asarray(names)
+    if array.ndim != 1 or array.dtype.kind != "U":
+        raise Malformed(f"{where}: classes of type {array.dtype} and shape {array.shape}, expected a list of texts")
+    classes = tuple(array.tolist())
+    if len(set(classes)) < len(classes):
+        raise Malformed(f"{where}: classes has the same name twice")
+    return classes
+
+
+def _positions(labels: NDArray[Any] | None, classes: int, where: str) -> NDArray[np.int64] | None:
+    """Check that labels are positions in a list of class names."""
+    if labels is None or not len(labels):
+        return None if labels is None else labels.astype(np.int64)
+    if labels.dtype.kind not in "iu":
+        raise Malformed(f"{where}: labels of type {labels.dtype}, expected integers: their names are in classes")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise Malformed(
+            f"{where}: labels from {labels.min()} to {labels.max()}, but classes has {classes} names: expected 0 to "
+            f"{classes - 1}"
+        )
+    return labels.astype(np.int64)
 
 
 def _flat(labels: Any, where: str) -> NDArray[Any]:

@@ -23,6 +23,7 @@ from vitrail.data.dataset import Dataset, Images
 from vitrail.experiment import settings as config
 from vitrail.experiment.callbacks import Callback
 from vitrail.experiment.compare import changed_settings
+from vitrail.experiment.plan import prepare
 from vitrail.experiment.run_dir import RunDir
 from vitrail.experiment.settings import Settings
 from vitrail.experiment.train import resume, start_run
@@ -33,7 +34,7 @@ from vitrail.metrics.evaluation import check_fits
 from vitrail.metrics.extractors import BATCH, features_of, load_inception_extractor
 from vitrail.metrics.measure import Measure
 from vitrail.metrics.results_io import file_digest, measure_from_tree, measure_to_tree
-from vitrail.metrics.samples import KINDS, Samples
+from vitrail.metrics.samples import KINDS, load_samples
 from vitrail.models.model_file import Generator
 from vitrail.models.model_file import load as load_model
 from vitrail.nets.feature_moments import to_float
@@ -148,7 +149,8 @@ def benchmark(
         report_progress: Called with a line of text on progress.
 
     Raises:
-        VitrailError: If a setting is wrong, or the data has no labels.
+        VitrailError: If a setting is wrong, the data has no labels, or the method trains no generator or cannot
+            reach an ε.
     """
     own = {"method": method, "data": data, "eval_every": 0, "grids": 1, **(settings or {})}
     if taken := [name for name in ("out", "seed", "epsilon") if name in (settings or {})]:
@@ -156,6 +158,7 @@ def benchmark(
     runs = [(e, seed, _settings(own, e, seed, out)) for seed in seeds for e in epsilons]
     for _, seed, s in runs:  # before anything is trained
         _check(s, seed)
+    _check_trainable([s for _, seed, s in runs if seed == seeds[0] and not RunDir(Path(s.out)).model.exists()])
     return [_one(s, e, preset, watch, report_progress) for e, seed, s in runs]
 
 
@@ -177,6 +180,22 @@ def _check(s: Settings, seed: int) -> None:
     folder = RunDir(Path(s.out))
     if folder.settings.exists() and (other := changed_settings(s, seed, folder)):
         raise VitrailError(f"{s.out} was run with another {', '.join(other)}; give another --out, or remove it")
+
+
+def _check_trainable(settings: Sequence[Settings]) -> None:
+    """Refuse runs that could not be trained or measured, before the first of them is trained."""
+    data = (
+        load_data(settings[0].data, size=settings[0].size, test_fraction=settings[0].test_fraction)
+        if settings
+        else None
+    )
+    for s in settings:
+        plan = prepare(s, data)
+        _ = plan.method.mechanism  # fails if the settings add no noise, or ε is too small
+        if len(plan.data.classes) < 2:
+            raise VitrailError(f"data={s.data}, labels={s.labels}: the benchmark needs labels of two classes or more")
+        if "generator" not in plan.method.export_models(plan.init_server()):
+            raise VitrailError(f"{s.method} trains no generator, which the benchmark measures; choose another --method")
 
 
 def run_name(epsilon: float | None, seed: int) -> str:
@@ -253,7 +272,7 @@ def benchmark_images(
     if not spec.startswith(KINDS):
         raise VitrailError(f"--images {spec}: write npz:{spec if spec.endswith('.npz') else 'FILE'} or folder:PATH")
     real = load_data(data, size=size)
-    given = Samples.of(load_data(spec, size=real.shape[1]))
+    given = load_samples(spec, real)
     check_fits(given, real)
     order = Rng((0,)).child("samples").numpy().permutation(len(given.images))[: PRESETS[preset].images]
     return Result(None, 0, measure_images(given.images.take(order), real, preset, report_progress))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from vitrail.data import load as load_data
 from vitrail.data.dataset import Dataset, Images
+from vitrail.data.sources.npz import has_unnamed_labels
+from vitrail.data.specs import parse_source
 from vitrail.metrics.evaluation import evaluate
 from vitrail.metrics.results_io import Column
 from vitrail.utils.rng import Rng
@@ -47,6 +50,28 @@ class Samples:
             )
 
 
+def load_samples(spec: str, real: Dataset) -> Samples:
+    """Load given images in the size of the data that they imitate.
+
+    Integer labels 0, 1, ... without names are positions in the data's classes, if the data has as many named classes.
+
+    Args:
+        spec: `npz:FILE`, `folder:PATH` or `hf:NAME`.
+        real: The data.
+
+    Returns:
+        The images.
+    """
+    samples = Samples.of(load_data(spec, size=real.shape[1]))
+    positions = tuple(map(str, range(len(real.classes))))
+    if samples.classes != positions or any(name.isdigit() for name in real.classes):
+        return samples
+    source = parse_source(spec)
+    if source.name != "npz" or not has_unnamed_labels(Path(source.argument)):
+        return samples
+    return replace(samples, classes=real.classes)
+
+
 def evaluate_samples(
     spec: str, data: str, *, n: int = 5000, families: Iterable[str] | None = None, **more: Any
 ) -> tuple[Dataset, list[Column]]:
@@ -63,7 +88,7 @@ def evaluate_samples(
         The data and one column of measures. It is not known which network the images were trained against.
     """
     real = load_data(data)
-    samples = Samples.of(load_data(spec, size=real.shape[1]))
+    samples = load_samples(spec, real)
     chosen = None if families is None else list(families)
     measures = evaluate(samples, real, min(n, len(samples.images)), chosen, **more)
     name = f"{len(samples.images):,} given images (feature network of their training unknown)"

@@ -35,6 +35,13 @@ def test_npz_of_images_and_labels_is_split(tmp_path: Path) -> None:
     assert_split_by_content(data)
 
 
+def test_classes_of_an_npz_name_the_labels_also_those_without_images(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=GREY, labels=np.full(6, 2), classes=np.array(["b", "a", "d", "c"]))
+    data = load(f"npz:{tmp_path / 'a.npz'}")
+    assert data.classes == ("b", "a", "d", "c")
+    assert set(data.train.labels) | set(data.test.labels) == {2}
+
+
 @pytest.mark.parametrize(
     ("arrays", "reason"),
     [
@@ -51,6 +58,13 @@ def test_npz_of_images_and_labels_is_split(tmp_path: Path) -> None:
         ({"x_train": GREY, "x_test": COLOUR}, "only one of training and test images is in colour"),
         ({"x_train": GREY, "x_test": GREY, "y_test": Y}, "labels for only one of"),
         ({"images": GREY, "labels": np.full(6, 0.5)}, "integers or text"),
+        ({"images": GREY, "labels": Y, "classes": np.array(["a", "b"])}, "classes has 2 names: expected 0 to 1"),
+        ({"images": GREY, "labels": Y - 1, "classes": np.array(["a", "b", "c"])}, "labels from -1 to 1"),
+        ({"images": GREY, "labels": Y, "classes": np.array([["a", "b", "c"]])}, "expected a list of texts"),
+        ({"images": GREY, "labels": Y, "classes": np.arange(3)}, "expected a list of texts"),
+        ({"images": GREY, "labels": Y, "classes": np.array(["a", "b", "a"])}, "the same name twice"),
+        ({"images": GREY, "labels": Y.astype(str), "classes": np.array(["0", "1", "2"])}, "expected integers"),
+        ({"images": GREY, "labels": Y, "classes": np.array(["a", "b", "c"], object)}, "plain arrays"),
     ],
 )
 def test_a_bad_npz_is_refused_by_name(tmp_path: Path, arrays: dict[str, np.ndarray], reason: str) -> None:

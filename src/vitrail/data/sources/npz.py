@@ -16,17 +16,30 @@ _CONVENTIONS = (
     ("x_train", "y_train", "x_test", "y_test"),
     ("train_images", "train_labels", "test_images", "test_labels"),
 )
+_CLASSES = "classes"  # names of the labels 0, 1, ...
+_NAMES = {_CLASSES, *(name for convention in _CONVENTIONS for name in convention if name)}
 
 
 def read(request: ReadRequest) -> Dataset:
-    """Read the images of an .npz file that follows one of three naming conventions."""
+    """Read the images of an .npz file that follows one of three naming conventions; `classes` names integer labels."""
     path = Path(request.source.argument).expanduser()
     if not path.is_file():
         raise MissingFiles(f"data={request.source}: there is no file", path, "give the path of an .npz file")
-    arrays = stored_arrays(path, {name for convention in _CONVENTIONS for name in convention if name})
+    arrays = stored_arrays(path, _NAMES)
     names = next((convention for convention in _CONVENTIONS if convention[0] in arrays), None)
     if names is None:
         raise Malformed(f"{path}: contains none of {', '.join(convention[0] for convention in _CONVENTIONS)}")
     images, labels, test_images, test_labels = (arrays.get(name) for name in names)
-    train, test, classes = gather((images, labels), (test_images, test_labels), request.size, str(path))
+    train, test, classes = gather(
+        (images, labels), (test_images, test_labels), request.size, str(path), arrays.get(_CLASSES)
+    )
     return request.dataset(train, test, classes)
+
+
+def has_unnamed_labels(path: Path) -> bool:
+    """Return whether the labels of an .npz file are integers without names."""
+    arrays = stored_arrays(path.expanduser(), _NAMES)
+    labels = [
+        arrays[convention[1]] for convention in _CONVENTIONS if convention[0] in arrays and convention[1] in arrays
+    ]
+    return bool(labels) and labels[0].dtype.kind in "iu" and _CLASSES not in arrays

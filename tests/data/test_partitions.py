@@ -233,7 +233,7 @@ BARE = Dataset("bare", Images(np.zeros((5, 1, 1, 1), np.uint8)), Images(np.zeros
         ("classes:0-4,5-10", 2, DATA, "no class 10; classes are 0 to 9"),
         ("classes:0-4,5-9", 3, DATA, "use clients=2"),
         ("classes:0-4,6-9", 2, DATA, "class 5 without a client"),
-        ("attribute:b3", 4, DATA, "did you mean a"),
+        ("attribute:b3", 4, DATA, "known are a0, a1"),
         ("attribute:a3", 5, DATA, "even number of clients, got 5; use clients=6"),
         ("attribute:a3", 4, BARE, "needs attributes"),
         ("dirichlet:1:zebra", 4, DATA, "no attribute zebra; known are a0"),

@@ -75,7 +75,7 @@ def test_the_ledger_is_checked_against_the_signed_number_of_answers(plan, tmp_pa
     for other in (("client-2", spec.id, key), ("client-1", "00" * 16, key), ("client-1", spec.id, bytes(32))):
         with pytest.raises(Malformed, match="another client, run or key"):
             read_statement(raw, *other, 1)
-    with pytest.raises(Malformed, match="states 1 answers and had 0 requests"):
+    with pytest.raises(Malformed, match="states 1 replies and had 0 requests"):
         read_statement(raw, "client-1", spec.id, key, 0)
     opening = {"kind": "opening", "private": False, "says": "not private", "run": spec.id}
     requested = {"kind": "round", "round": 0, "asked": ["client-1"]}

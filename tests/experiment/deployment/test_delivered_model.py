@@ -81,7 +81,7 @@ def test_the_ledger_is_checked_against_the_signed_number_of_answers(plan, tmp_pa
     requested = {"kind": "round", "round": 0, "asked": ["client-1"]}
     returned = {"kind": "statement", "client": "client-1", **entry}
     assert recompute([opening, requested, returned]) is False
-    with pytest.raises(Malformed, match="client-1 states 1 answers; the ledger records 0 requests to it"):
+    with pytest.raises(Malformed, match="client-1 states 1 replies; the ledger records 0 requests to it"):
         recompute([opening, returned])
     with pytest.raises(Malformed, match="of another client or run"):
         recompute([{**opening, "run": "00" * 16}, requested, returned])

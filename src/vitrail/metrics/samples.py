@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ from torch import Tensor
 
 from vitrail.data import load as load_data
 from vitrail.data.dataset import Dataset, Images
-from vitrail.data.sources.npz import has_unnamed_labels
-from vitrail.data.specs import parse_source
 from vitrail.metrics.evaluation import evaluate
 from vitrail.metrics.results_io import Column
 from vitrail.utils.rng import Rng
@@ -53,7 +50,7 @@ class Samples:
 def load_samples(spec: str, real: Dataset) -> Samples:
     """Load given images in the size of the data that they imitate.
 
-    Integer labels 0, 1, ... without names are positions in the data's classes, if the data has as many named classes.
+    Classes 0, 1, ... are positions in the data's classes, if the data has as many named ones.
 
     Args:
         spec: `npz:FILE`, `folder:PATH` or `hf:NAME`.
@@ -65,9 +62,6 @@ def load_samples(spec: str, real: Dataset) -> Samples:
     samples = Samples.of(load_data(spec, size=real.shape[1]))
     positions = tuple(map(str, range(len(real.classes))))
     if samples.classes != positions or any(name.isdigit() for name in real.classes):
-        return samples
-    source = parse_source(spec)
-    if source.name != "npz" or not has_unnamed_labels(Path(source.argument)):
         return samples
     return replace(samples, classes=real.classes)
 

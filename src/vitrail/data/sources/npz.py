@@ -34,12 +34,3 @@ def read(request: ReadRequest) -> Dataset:
         (images, labels), (test_images, test_labels), request.size, str(path), arrays.get(_CLASSES)
     )
     return request.dataset(train, test, classes)
-
-
-def has_unnamed_labels(path: Path) -> bool:
-    """Return whether the labels of an .npz file are integers without names."""
-    arrays = stored_arrays(path.expanduser(), _NAMES)
-    labels = [
-        arrays[convention[1]] for convention in _CONVENTIONS if convention[0] in arrays and convention[1] in arrays
-    ]
-    return bool(labels) and labels[0].dtype.kind in "iu" and _CLASSES not in arrays

@@ -59,7 +59,7 @@ class Prism(masks.MaskMethod):
     score_std: float = setting(3.0, "standard deviation of normal initial scores (paper: 1)", gt=0, le=1e3)
 
     # Local training.
-    local_steps: int = setting(20, "training iterations per client and round (paper: 100)", ge=1)
+    local_steps: int = setting(40, "training iterations per client and round (paper: 100)", ge=1)
     precision: Precision = setting(
         "auto", "arithmetic of the networks; auto: bfloat16 if the processor has instructions for it (ours)"
     )

@@ -184,11 +184,10 @@ def _check(s: Settings, seed: int) -> None:
 
 def _check_trainable(settings: Sequence[Settings]) -> None:
     """Refuse runs that could not be trained or measured, before the first of them is trained."""
-    data = (
-        load_data(settings[0].data, size=settings[0].size, test_fraction=settings[0].test_fraction)
-        if settings
-        else None
-    )
+    if not settings:
+        return
+    first = settings[0]
+    data = load_data(first.data, size=first.size, test_fraction=first.test_fraction)
     for s in settings:
         plan = prepare(s, data)
         _ = plan.method.mechanism  # fails if the settings add no noise, or ε is too small
